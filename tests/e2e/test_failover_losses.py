@@ -8,11 +8,14 @@ import signal
 import pytest
 
 from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.headers.replication import ReplicaHandOverHeader
 from lockstep.runtime.files import RealFiles
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
 from support.copies import Copies
 from support.effort import SLOW
 from support.group_loads import Ordered, longest_wait
+from support.native import native
 from support.registers import RegisterServer
 
 pytestmark = pytest.mark.e2e
@@ -22,6 +25,8 @@ DOWN_S = int(os.environ.get("LOCKSTEP_TEST_DOWN_S", "60" if SLOW else "5"))
 """How long a register is down."""
 IDLE_S = 1
 SYNCED_MIN = 1_000
+SESSION_S = 30
+"""Longer than a session of the usual settings lasts without a proof of life."""
 
 
 async def begin(cluster: Cluster) -> Ordered:
@@ -195,6 +200,34 @@ async def test_damaged_master_lets_another_copy_rule_and_is_mended_by_it(copies:
     await load.went_on(started_us)
     await copies.until_in_sync()
     report(await load.end())
+
+
+async def test_requests_are_refused_while_neither_register_nor_replica_answers_and_nobody_loses_a_queue(
+    register_server: RegisterServer, cluster: Cluster, report: Report
+) -> None:
+    usual = ("--disconnect-grace-ms", "3000", "--session-timeout-ms", "20000")
+    copies = await Copies.start_all(cluster, register_server, 2, *usual)
+    load = await begin(cluster)
+    master = await copies.until_in_sync()
+    (replica,) = copies.addresses.keys() - {master}
+    before = await cluster.epochs()
+    copies.register.kill()
+    cluster.signal(signal.SIGSTOP, replica)
+    await cluster.until_heard(master, "office.suspended")
+    async with native(copies.addresses[master]) as client:
+        asked = [client.send("orders", b"refused"), client.pull("orders"), client.send_request(RequestCode.HEART_BEAT)]
+        assert {answer.code for answer in await asyncio.gather(*asked)} == {ResponseCode.NOT_LEADER}
+        code, remark = await client.refused(RequestCode.REPLICA_HAND_OVER, ReplicaHandOverHeader(""))
+        assert (code, "nothing was handed over" in remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+    await asyncio.sleep(SESSION_S if SLOW else 0)
+    back_us = now_us()
+    cluster.signal(signal.SIGCONT, replica)
+    await copies.register.start()
+    await load.went_on(back_us)
+    assert await cluster.epochs() == before
+    await copies.until_in_sync()
+    sent_s = longest_wait(cluster, back_us)[0]
+    report(f"sends acknowledged {sent_s:.2f} s after both were back; {await load.end()}")
 
 
 @pytest.mark.parametrize("flush", ["async", "sync"])

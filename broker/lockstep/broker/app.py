@@ -28,7 +28,7 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.protocol.bodies import BrokerStatus
-from lockstep.protocol.errors import StateError
+from lockstep.protocol.errors import ServiceNotAvailableError, StateError
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
@@ -176,6 +176,9 @@ class Broker:
         await self._step_down()
 
     def _hand_over(self, successor: str) -> None:
+        """Begin to hand over. Raises ServiceNotAvailableError while this broker takes no sends: then it can't."""
+        if self._gate.closed_because is not None:
+            raise ServiceNotAvailableError(f"{self._gate.closed_because}: nothing was handed over. `lockstep ha show` says more")
         self._tasks.spawn(self._step_down_in_order(successor), "broker.hand_over")
 
     async def _step_down_in_order(self, successor: str) -> None:

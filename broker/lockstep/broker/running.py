@@ -48,7 +48,7 @@ from lockstep.broker.processors.replication import ReplicaServerProcessor, Statu
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
-from lockstep.broker.processors.sent_frames import SentFrames
+from lockstep.broker.processors.sent_frames import UNCONFIRMED_MAX, SentFrames
 from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
@@ -230,6 +230,7 @@ class RunningBroker:
             login.gate,
             audit,
             in_office=None if tenure is None else store.writer.when_in_office,
+            check_office=self._check_office,
         )
         self.server = server = Server(
             host,
@@ -243,7 +244,9 @@ class RunningBroker:
         )
         parts = coordination.state.pending, server.endpoints, pulls.stale, self._date_events
         self._effects = EffectRunner(*parts, when_confirmed=store.writer.when_confirmed)
-        self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0)
+        self._leases = LeaseTimer(
+            host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0, lambda: self._is_suspended
+        )
         self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit, quotas, self.replica_status)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
@@ -539,6 +542,15 @@ class RunningBroker:
             self.dispatcher(command, endpoint)
         else:
             Request(command, endpoint).fail(NotLeaderError(f"{self.address} is not yet the master of broker {self._settings.config.name}"))
+
+    @property
+    def _is_suspended(self) -> bool:
+        return self.ruling is not None and self.ruling.is_suspended
+
+    def _check_office(self) -> None:
+        """Raise NotLeaderError while nobody can say who the master is, or too many wait to hear it: clients ask the other copies."""
+        if self._is_suspended or self.store.writer.unproven_count >= UNCONFIRMED_MAX:
+            raise NotLeaderError(f"{self.address} can't prove now that it is the master of broker {self._settings.config.name}")
 
     def _on_request(self, endpoint: Endpoint) -> None:
         self.state.coordination.state.sessions.touch(endpoint.id, self._host.clock.boot_ms())

@@ -260,7 +260,7 @@ class RouteNotReadyError(BrokerError):
 
 
 class NotLeaderError(BrokerError):
-    """NOT_LEADER: another broker is the leader. Nothing was carried out. `address` and `term` are the leader's, if they are known."""
+    """NOT_LEADER: another broker is the leader, or may be. Nothing was carried out. `address` and `term` are the leader's, if known."""
 
     code = ResponseCode.NOT_LEADER
     retriable = True

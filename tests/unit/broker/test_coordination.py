@@ -107,6 +107,20 @@ def test_grace_of_recorded_sessions_lasts_while_clients_shake_hands() -> None:
     assert bench.epoch(0) == epoch
 
 
+def test_sessions_outlast_a_suspension_and_the_grace_after_it() -> None:
+    bench = Bench()
+    a = joined(bench, "a")
+    a.lock(0)
+    epoch = bench.epoch(0)
+    for _ in range(60):
+        bench.c.keep_sessions(bench.now_ms)
+        bench.advance(TICK_MS_MAX)
+    bench.advance(GRACE - 1)
+    assert (bench.lists(), a.verdicts(), bench.epoch(0)) == (("a",), {0: OK}, epoch)
+    bench.advance(bench.c.state.config.session_timeout_ms)
+    assert bench.lists() == ()
+
+
 def test_grace_of_recorded_sessions_is_extended_by_a_second_from_the_last_handshake_and_not_again() -> None:
     bench = Bench()
     joined(bench, "a")

@@ -12,10 +12,14 @@ class Coordination:
     def __init__(self) -> None:
         self.ticks: list[int] = []
         self.extended: list[int] = []
+        self.kept: list[int] = []
         self.due_in_ms = 1_000
 
     def extend_start_grace(self, now_ms: int) -> None:
         self.extended.append(now_ms)
+
+    def keep_sessions(self, now_ms: int) -> None:
+        self.kept.append(now_ms)
 
     def tick(self, now_ms: int) -> int:
         self.ticks.append(now_ms)
@@ -64,6 +68,16 @@ async def test_grace_of_a_start_is_extended_before_a_tick_while_clients_shake_ha
     leases.stop()
     assert len(coordination.ticks) == 4
     assert coordination.extended == coordination.ticks[:2]
+
+
+@pytest.mark.frozen_clock
+async def test_sessions_are_kept_before_a_tick_while_the_broker_is_suspended(frozen: FrozenLoop) -> None:
+    coordination, suspended = Coordination(), [False, True, True, False]
+    leases = LeaseTimer(FakeHost(LoopClock()), coordination, is_suspended=lambda: suspended.pop(0))  # type: ignore[arg-type]
+    leases.start()
+    await frozen.advance(3)
+    leases.stop()
+    assert coordination.kept == coordination.ticks[1:3]
 
 
 def fail(now_ms: int) -> int:

@@ -137,10 +137,10 @@ LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250), "na
 class DispatcherUnderTest:
     """A dispatcher with an endpoint whose responses are read back."""
 
-    def __init__(self, budget: TurnBudget | None = None, in_office: Callable[[Callable[[], None]], None] | None = None) -> None:
+    def __init__(self, budget: TurnBudget | None = None, **office: Callable[..., None]) -> None:
         self.log = Log()
         self.processor = Processor()
-        self.dispatcher = Dispatcher([self.processor], self.log, LANES, budget=budget, in_office=in_office)
+        self.dispatcher = Dispatcher([self.processor], self.log, LANES, budget=budget, **office)
         self.endpoint: Endpoint
         self.transport: Recorder
         self.endpoint, self.transport = record(self.dispatcher)
@@ -212,6 +212,50 @@ async def test_every_response_waits_for_proof_of_office_but_facts_and_what_is_co
     for prove in proofs:
         prove()
     assert {response.opaque for response in await bench.responses()} == set(waiting)
+
+
+async def test_what_would_wait_for_proof_in_vain_is_refused_before_it_is_handled() -> None:
+    suspended = errors.NotLeaderError("nobody can say who the master is")
+
+    def check_office() -> None:
+        raise suspended
+
+    bench = DispatcherUnderTest(in_office=lambda _: pytest.fail("it would wait"), check_office=check_office)
+    bench.processor.error = KeyError("handled")
+    bench.send_request(RequestCode.LOCK_BATCH_MQ)
+    answer = await bench.response()
+    assert (answer.code, answer.remark) == (ResponseCode.NOT_LEADER, suspended.remark)
+    bench.send_request(RequestCode.GET_BROKER_RUNTIME_INFO)
+    assert (await bench.response()).remark == "health"
+
+
+async def test_what_waits_for_proof_goes_with_its_connection_and_keeps_no_request() -> None:
+    proofs: list[Callable[[], None]] = []
+    bench = DispatcherUnderTest(in_office=proofs.append)
+    routes, page = bench.dispatcher._routes, Body(b"large")
+
+    def paged(request: Request, page: Body) -> HandlerResult:
+        request.respond(request.reply(), [memoryview(page)])
+        raise errors.SystemBusyError("too late")
+
+    routes[RequestCode.SEND_RECORDS] = replace(routes[RequestCode.SEND_RECORDS], handler=partial(paged, page=page))
+    kept = weakref.ref(body := Body(b"large"))
+    sent = Command(RequestCode.SEND_RECORDS, 7, body=body)
+    for _ in range(2):
+        bench.dispatcher(sent, bench.endpoint)
+    del sent, body
+    assert kept() is None
+    proofs[0]()
+    assert (await bench.response()).body == b"large"
+    kept = weakref.ref(page)
+    routes.clear()
+    del page
+    gc.collect()
+    assert kept() is not None
+    bench.endpoint.abort("the client is gone")
+    gc.collect()
+    assert kept() is None
+    proofs[1]()
 
 
 async def test_responses_confirmed_at_the_end_of_a_turn_are_sent_in_one_write() -> None:

@@ -184,6 +184,10 @@ class Coordination:
             state.start_grace_ends_ms = until_ms
             state.sessions.postpone_expiry(until_ms)
 
+    def keep_sessions(self, now_ms: int) -> None:
+        """Let no session end before its client has had the grace to come back from now on: the broker refuses all clients now."""
+        self.state.sessions.postpone_expiry(now_ms + TICK_MS_MAX + self.state.promised_grace_ms)
+
     def _start_grace(self, now_ms: int) -> None:
         self._ticked_ms = now_ms
         self.state.retained_contracts = {group.name: None for group in self.state.groups if group.contract is not None}

@@ -19,8 +19,17 @@ class LeaseTimer:
     end.
     """
 
-    def __init__(self, host: Host, coordination: Coordination, shakes_hands: Callable[[], bool] = lambda: False) -> None:
-        """`shakes_hands` returns whether connections are being opened: after a start, their clients may be members."""
+    def __init__(
+        self,
+        host: Host,
+        coordination: Coordination,
+        shakes_hands: Callable[[], bool] = lambda: False,
+        is_suspended: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`shakes_hands` returns whether connections are being opened: after a start, their clients may be members. `is_suspended` returns
+        whether clients are refused because nobody can say who the master is.
+        """
+        self._is_suspended = is_suspended
         self._shakes_hands = shakes_hands
         self._clock = host.clock
         self._coordination = coordination
@@ -36,6 +45,8 @@ class LeaseTimer:
         try:
             if self._shakes_hands():
                 self._coordination.extend_start_grace(now_ms)
+            if self._is_suspended():
+                self._coordination.keep_sessions(now_ms)
             due_ms = self._coordination.tick(now_ms)
         finally:
             # Even after an error: without a next tick no session would ever end again.

@@ -35,7 +35,8 @@ class Ruling:
         self._office = office
         self._gate = gate
         self._silence_ms = silence_ms
-        self._is_suspended = False
+        self.is_suspended = False
+        """Whether sends are refused because nobody can say who the master is."""
         self._look = asyncio.Event()
         self.tenure = tenure
 
@@ -133,9 +134,9 @@ class Ruling:
     def _suspend(self, unproven_ms: int) -> None:
         """Refuse sends while the register can't be read and a member of the set is silent: another copy may have been elected."""
         suspended = bool(self._office.unreachable) and unproven_ms >= self._silence_ms
-        if suspended == self._is_suspended:
+        if suspended == self.is_suspended:
             return
-        self._is_suspended = suspended
+        self.is_suspended = suspended
         if suspended and self._gate.closed_because is None:
             self._gate.closed_because = SUSPENDED
             log.error("office.suspended", why=SUSPENDED)

@@ -11,9 +11,9 @@ NettyRemotingAbstract.
 - The accepting end stops reading (and stops handling what it has read) while the peer does not read its responses. The connecting end
   always reads, so that the two can never wait for each other.
 - At most `turn_bytes_max` and `turn_frames_max` are handled before other connections have their turn.
-- The bytes that a connection has received and not handled, and those that it has not sent, go when OPEN ends. The rest goes with the last
-  reference to the connection, not when the garbage collector runs (ADR 14): its turns and timers, which refer back to it, exist only from
-  `connection_made` to `connection_lost`.
+- The bytes that a connection has received and not handled, and those that it has not sent or owes, go when OPEN ends. The rest goes with
+  the last reference to the connection, not when the garbage collector runs (ADR 14): its turns and timers, which refer back to it, exist
+  only from `connection_made` to `connection_lost`.
 """
 
 import asyncio
@@ -71,6 +71,8 @@ class Endpoint(asyncio.Protocol):
         "_opaque",
         "_out",
         "_out_bytes",
+        "_owed",
+        "_owed_count",
         "_partial",
         "_partial_at",
         "_pending",
@@ -145,6 +147,9 @@ class Endpoint(asyncio.Protocol):
         """This turn's limit of frames is reached: complete frames may be left in the buffer."""
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
+        self._owed: dict[int, Sequence[bytes | memoryview]] = {}
+        """Encoded frames that may not be sent yet, by their number."""
+        self._owed_count = 0
         self._held = True
         """`flush` is called later in this turn of the loop, or by `connection_made`."""
         self._write_paused = False
@@ -223,6 +228,17 @@ class Endpoint(asyncio.Protocol):
         self._out += buffers
         self._out_bytes += sum(map(len, buffers))
         self._write(last)
+
+    def owe(self, frame: Sequence[bytes | memoryview]) -> Callable[[], None]:
+        """Keep an encoded frame, in one or several parts, until what is returned is called, which sends it, or the connection ends."""
+        self._owed_count = number = self._owed_count + 1
+        if not self.closed:
+            self._owed[number] = frame
+        return partial(self._pay, number)
+
+    def _pay(self, number: int) -> None:
+        for part in self._owed.pop(number, ()):
+            self._write(part)
 
     def hold(self) -> None:
         """Defer all writes to `flush`, which must follow in this turn of the loop."""
@@ -347,6 +363,7 @@ class Endpoint(asyncio.Protocol):
         self._frames.clear()
         self._out.clear()
         self._out_bytes = 0
+        self._owed.clear()
         if self._transport is not None:
             self._partial.cancel()
             self._idle.cancel()

@@ -149,6 +149,7 @@ class Dispatcher:
         audit: RequestAudit | None = None,
         refuse: Callable[[Endpoint], Exception] | None = None,
         in_office: Callable[[Callable[[], None]], None] | None = None,
+        check_office: Callable[[], None] | None = None,
     ) -> None:
         """Build the table of handlers from processor instances.
 
@@ -157,6 +158,7 @@ class Dispatcher:
         turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more. `audit` notes what is denied, and what
         is changed. `refuse` returns the error for a code without a handler, on this connection. `in_office` calls back when this
         server is known to have been the master after the call: every response waits for it but those of handlers `at_once`, and facts.
+        `check_office` raises the error of requests that would wait for it in vain: they are not handled.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
         self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
@@ -172,6 +174,7 @@ class Dispatcher:
         self._audit = audit
         self._refuse = refuse
         self._in_office = in_office
+        self._check_office = check_office
         self._notes_changes = audit is not None and audit.is_written
         self._routes: dict[int, _Route] = {}
         self._classic_routes: dict[int, _Route] = {}
@@ -220,6 +223,8 @@ class Dispatcher:
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server{hint}")
             request.header, request.body = route.decode(command)
             if self._in_office is not None and not route.spec.at_once:
+                if self._check_office is not None:
+                    self._check_office()
                 request.in_office = self._in_office
             if route.changes and self._notes_changes:
                 request.change = route.change(request)

@@ -21,13 +21,13 @@ errors to responses. So an error ends this request and nothing else:
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, VERSION_5_0, Command, response
 from lockstep.protocol.errors import AuthenticationError, BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
+from lockstep.protocol.frame import encode_frame, encode_frame_parts
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.responses import error_fields
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -116,7 +116,7 @@ class Request:
         self.body = body
         """The decoded body dataclass, or the raw bytes if the handler declares `bytes`; empty if it declares none."""
         self.is_done = False
-        """Whether the response was sent."""
+        """Whether the response was sent, or will be when this server is known to have been the master."""
         self.user: RequestUser = ANYBODY
         """Who sends it."""
         self.audit: FailureAudit | None = None
@@ -145,13 +145,13 @@ class Request:
 
     def respond(self, command: Command, parts: Sequence[bytes | memoryview] = (), *, is_fact: bool = False) -> None:
         """Send the response; `parts` are a body that is not copied. Send nothing to a one-way request, a closed connection, or
-        after a response was sent. It waits for proof of office where that is needed, unless it `is_fact`: true whoever is the master."""
+        after another response. It waits for proof of office where that is needed, unless it `is_fact`: true whoever is the master."""
         if self.is_done or self.flag & ONEWAY_FLAG:
             return
         if self.in_office is not None and not is_fact:
-            self.in_office(partial(_respond_proven, self, command, parts))
-            return
-        if parts:
+            # Encoded now, so that an error fails the request here. Many may wait: the request is not kept.
+            self.in_office(self.endpoint.owe(encode_frame_parts(command, parts) if parts else (encode_frame(command),)))
+        elif parts:
             self.endpoint.send_parts(command, parts)
         else:
             self.endpoint.send(command)
@@ -162,10 +162,11 @@ class Request:
         if self.in_office is None:
             self.send_proven(frame)
         elif not self.is_done:
-            self.in_office(partial(self.send_proven, frame))
+            self.in_office(self.endpoint.owe((frame,)))
+            self.is_done = True
 
     def send_proven(self, frame: bytes) -> None:
-        """Send an encoded response that needs no proof of office any more, unless one was sent."""
+        """Send an encoded response that needs no proof of office any more, unless there was one."""
         if not self.is_done:
             self.endpoint.send_frame(frame)
             self.is_done = True
@@ -196,13 +197,6 @@ class Request:
         foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
         remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")
         return response(self.opaque, self.codec, ResponseCode.SYSTEM_ERROR, remark, None, b"")
-
-
-def _respond_proven(request: Request, command: Command, parts: Sequence[bytes | memoryview]) -> None:
-    try:
-        request.respond(command, parts, is_fact=True)
-    except Exception as error:
-        request.fail(error)
 
 
 def _classic_form(error: BrokerError, request: Request) -> tuple[int, str]:

@@ -1,7 +1,10 @@
 """What a master does when the register has something else than it has written there."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,7 +12,10 @@ from lockstep.broker.office.office import Office
 from lockstep.broker.office.register import Entry
 from lockstep.broker.office.ruling import SUSPENDED, Ruling
 from lockstep.broker.office.standing import Tenure
+from lockstep.broker.processors.sent_frames import UNCONFIRMED_MAX
+from lockstep.broker.running import RunningBroker
 from lockstep.broker.tables.send_gate import SendGate
+from lockstep.protocol.errors import NotLeaderError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from support.registers import MEMBERS, MemoryRegister, entry
@@ -88,3 +94,17 @@ async def test_gate_that_was_closed_for_another_reason_stays_closed_when_the_reg
     office.unreachable = ""
     ruling._suspend(3_000)
     assert gate.closed_because == reason
+
+
+@pytest.mark.parametrize(
+    ("is_suspended", "unproven_count", "is_refused"),
+    [(False, UNCONFIRMED_MAX - 1, False), (False, UNCONFIRMED_MAX, True), (True, 0, True)],
+)
+async def test_requests_are_refused_that_would_wait_for_proof_in_vain(is_suspended: bool, unproven_count: int, is_refused: bool) -> None:
+    broker: Any = RunningBroker.__new__(RunningBroker)
+    broker.ruling = SimpleNamespace(is_suspended=is_suspended)
+    broker.store = SimpleNamespace(writer=SimpleNamespace(unproven_count=unproven_count))
+    broker.addresses, broker._settings = {"internal": "10.0.0.1:10911"}, SimpleNamespace(config=SimpleNamespace(name="broker-a"))
+    refusal = pytest.raises(NotLeaderError, match=r"10\.0\.0\.1:10911 can't prove now that it is the master of broker broker-a")
+    with refusal if is_refused else nullcontext():
+        broker._check_office()

@@ -4,8 +4,11 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from lockstep.broker.app import Broker
 from lockstep.broker.tables.send_gate import SendGate
+from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation import SimFiles
 from support.store_kit import append, open_store
 
@@ -17,6 +20,14 @@ class Silent:
         return 0
 
     synced = written = heard = stored
+
+
+def test_hand_over_is_refused_where_no_sends_are_taken() -> None:
+    """It would do nothing, and be answered as if it did."""
+    broker: Any = Broker.__new__(Broker)
+    broker._gate = SendGate("the broker is shutting down")
+    with pytest.raises(ServiceNotAvailableError, match="the broker is shutting down: nothing was handed over"):
+        broker._hand_over("m")
 
 
 async def test_deposed_master_confirms_nothing_more() -> None:

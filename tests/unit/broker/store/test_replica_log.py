@@ -265,7 +265,7 @@ async def test_where_a_copy_may_become_master_everything_waits_until_all_have_he
         writer.when_confirmed(lambda name=name: answered.append(f"{name} confirmed"))
         writer.when_in_office(lambda name=name: answered.append(f"{name} in office"))
         writer.end_turn()
-    assert (answered, copies.written_count, writer.waiting_count) == ([], 2, 4)
+    assert (answered, copies.written_count, writer.waiting_count, writer.unproven_count) == ([], 2, 4, 2)
     copies.heard_frame = 1
     writer.copies_advanced()
     assert answered == ["first confirmed", "first in office"]

@@ -267,8 +267,13 @@ class LogWriter:
 
     @property
     def waiting_count(self) -> int:
-        """Return the number of callbacks that wait for confirmation or a sync."""
-        return self._waiters.waiting_count + len(self._sync_waiters) + len(self._office_waiters) + len(self._unproven)
+        """Return the number of callbacks that wait for confirmation, a sync or proof of office."""
+        return self._waiters.waiting_count + len(self._sync_waiters) + self.unproven_count
+
+    @property
+    def unproven_count(self) -> int:
+        """Return the number of callbacks that wait for proof of office only."""
+        return len(self._office_waiters) + len(self._unproven)
 
     @property
     def unsynced_bytes(self) -> int:
