@@ -2,7 +2,7 @@
 
            connected, nearly at the end           has what was written then, and the set with it is stored
     known ──────────────────────────────▶ counted ──────────────────────────────────────────────────────▶ in the set
-      ▲                                      │ lost, in trouble                                              │ lost, silent, in trouble,
+      ▲                                      │ lost, stuck, in trouble                                       │ the same, or silent,
       └──────────────────────────────────────┴───────────────────────────────────────────────────────────────┘ and the set without is stored
 
 Counted, in the set or not: everything that is confirmed waits for it. So whoever is in the stored set has all that was ever confirmed: a
@@ -16,11 +16,13 @@ LOST_MS = 300
 """How long the connection of a member may be lost before it leaves the set: no confirmation waits longer for a replica that ended."""
 SILENT_MS = 1_000
 """How long a member with a connection may say nothing. It is asked at least every BEAT_MS."""
+STUCK_MS = 3 * SILENT_MS
+"""How long a member may store nothing of what it lacks. Longer than SILENT_MS: a sync behind other writes may take a second or two."""
 BEAT_MS = 250
 JOIN_BYTES = 1 << 20
 """A replica is counted when no more than this is missing: confirmations wait for the rest."""
 REJOIN_MS = 10_000
-"""How long a member that was silent or in trouble stays out of the set at least, so that a slow one does not stall every other second."""
+"""How long a member that was silent, stuck or in trouble stays out of the set at least: a slow one must not stall every other second."""
 
 
 @dataclass(slots=True)
@@ -37,12 +39,21 @@ class Replica:
     """The last frame of the master that it has heard."""
     connected: bool = False
     heard_ms: int = 0
-    """When it was heard last, or when its connection was lost."""
+    """When it told something last, or when the connection was lost over which it did."""
+    has_told: bool = False
+    """Whether it has told something since its connection was last lost."""
+    asked: int = 0
+    """Where the master's log ended when it told something last."""
+    moved_ms: int = 0
+    """When it last told that it keeps more than before, or all that it was asked for."""
     trouble: str = ""
     """Why it can't follow now."""
     target: int | None = None
     """Where the log ended when the replica was counted; None while it is not counted and not in the set."""
     not_before_ms: int = 0
+
+    def is_stuck(self, now_ms: int) -> bool:
+        return self.stored < self.asked and now_ms - self.moved_ms >= STUCK_MS
 
 
 class ReplicaSet:
@@ -82,35 +93,42 @@ class ReplicaSet:
     def connected(self, member: str, address: str, now_ms: int) -> None:
         """A replica follows. Its positions come with its first `progress`."""
         replica = self.replicas.setdefault(member, Replica(member, address))
-        replica.address, replica.connected, replica.heard_ms = address, True, now_ms
+        replica.address, replica.connected = address, True
+        if replica.target is None:
+            replica.heard_ms = now_ms
 
     def progress(
         self, member: str, stored: int, synced: int, applied: int, written: int, now_ms: int, trouble: str = "", frame: int = 0
     ) -> None:
         """A replica tells what it has. `written` is the end of the master's log, `frame` the last one that it has heard, if known."""
         replica = self.replicas[member]
+        if stored > replica.stored or stored >= replica.asked:
+            replica.moved_ms = now_ms
         replica.stored, replica.synced, replica.applied, replica.heard_ms, replica.trouble = stored, synced, applied, now_ms, trouble
-        replica.frame = max(replica.frame, frame)
+        replica.frame, replica.asked, replica.has_told = max(replica.frame, frame), written, True
         if trouble:
             self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
-        elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms:
+        elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms and not replica.is_stuck(now_ms):
             replica.target = written
 
     def disconnected(self, member: str, now_ms: int) -> None:
         replica = self.replicas[member]
-        replica.connected, replica.heard_ms = False, now_ms
+        if replica.has_told:
+            replica.heard_ms = now_ms
+        replica.connected = replica.has_told = False
         if not self._is_member(member):
             replica.target = None
 
     def tick(self, now_ms: int) -> None:
-        """Let members go that are lost or silent. A pause of this process is not a silence of theirs."""
+        """Let members go that are lost, silent or stuck. A pause of this process is not a silence of theirs."""
         paused_ms = now_ms - self._ticked_ms - BEAT_MS
         self._ticked_ms = now_ms
         for replica in self.counted:
             if paused_ms > 0:
                 replica.heard_ms = min(now_ms, replica.heard_ms + paused_ms)
+                replica.moved_ms = min(now_ms, replica.moved_ms + paused_ms)
             silent_ms = now_ms - replica.heard_ms
-            if replica.connected and silent_ms >= SILENT_MS:
+            if (replica.connected and silent_ms >= SILENT_MS) or replica.is_stuck(now_ms):
                 self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
             elif not replica.connected and silent_ms >= LOST_MS:
                 self._leaves(replica, now_ms)

@@ -1,11 +1,13 @@
 """Who has to have what is confirmed: a member of the stored set has all that was ever confirmed, whatever is lost, silent or slow."""
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.replication.replica_set import JOIN_BYTES, LOST_MS, REJOIN_MS, SILENT_MS, ReplicaSet
+from lockstep.broker.replication.replica_set import BEAT_MS, JOIN_BYTES, LOST_MS, REJOIN_MS, SILENT_MS, STUCK_MS, ReplicaSet
 
 
 class World:
@@ -143,13 +145,74 @@ def test_member_that_was_silent_or_in_trouble_stays_out_for_a_while_and_one_that
         assert stored(replicas) == {"a": "host-a"}
 
 
-def test_pause_of_the_master_is_no_silence_of_its_members() -> None:
+def test_pause_of_the_master_is_no_silence_of_its_members_and_no_fault_of_their_disks() -> None:
     replicas = joined()
+    replicas.progress("a", 100, 0, 0, 150, 0)
     replicas.tick(60_000)
     assert replicas.begin_storing() is None
-    for now_ms in range(60_000, 60_000 + SILENT_MS, 50):
+    replicas.progress("a", 100, 0, 0, 150, 60_000)
+    replicas.tick(60_000)
+    assert replicas.begin_storing() is None
+    for now_ms in range(60_000, 60_000 + SILENT_MS + 50, 50):
         replicas.tick(now_ms)
     assert replicas.begin_storing() == {}
+
+
+def every(step_ms: int, until_ms: int, replicas: ReplicaSet, happens: Callable[[int], None]) -> int | None:
+    """Let something happen in steps. Return when the set without the member was wanted, None if never."""
+    for now_ms in range(step_ms, until_ms + 1, step_ms):
+        happens(now_ms)
+        replicas.tick(now_ms)
+        if replicas.begin_storing() is not None:
+            return now_ms
+    return None
+
+
+def test_member_that_stores_nothing_leaves_and_comes_back_when_it_does() -> None:
+    """Its disk hangs: it asks every beat, and tells the same each time."""
+    replicas = joined()
+
+    def beat(now_ms: int) -> None:
+        replicas.progress("a", 100, 0, 0, 150 + now_ms, now_ms)
+
+    left_ms = every(BEAT_MS, STUCK_MS * 3, replicas, beat)
+    assert left_ms == STUCK_MS + BEAT_MS
+    replicas.set_stored()
+    for now_ms in range(left_ms, left_ms + 2 * REJOIN_MS, BEAT_MS):
+        beat(now_ms)
+        assert replicas.stored() is None, "nothing waits for it while it is stuck"
+    replicas.progress("a", 151, 0, 0, 160, left_ms + 2 * REJOIN_MS)
+    assert replicas.stored() == 151
+
+
+@pytest.mark.parametrize(
+    ("stored", "written"),
+    [
+        (lambda now_ms: 100 + now_ms // (STUCK_MS - BEAT_MS), lambda now_ms: 100 + 10 * now_ms),
+        (lambda now_ms: 100, lambda now_ms: 100),
+        (lambda now_ms: 100 + now_ms - now_ms % STUCK_MS, lambda now_ms: 100 + now_ms - now_ms % STUCK_MS),
+    ],
+    ids=["slow", "idle", "sometimes idle"],
+)
+def test_member_that_is_slow_or_lacks_nothing_stays(stored: Callable[[int], int], written: Callable[[int], int]) -> None:
+    replicas = joined()
+    assert every(BEAT_MS, 60_000, replicas, lambda now_ms: replicas.progress("a", stored(now_ms), 0, 0, written(now_ms), now_ms)) is None
+
+
+@pytest.mark.parametrize("period_ms", [100, 500, SILENT_MS])
+def test_member_leaves_that_connects_and_is_cut_off_in_turn(period_ms: int) -> None:
+    replicas = joined()
+
+    def flap(now_ms: int) -> None:
+        if now_ms % period_ms == 0:
+            replicas.connected("a", "host-a", now_ms)
+        elif now_ms % period_ms == period_ms // 2:
+            replicas.disconnected("a", now_ms)
+
+    replicas.disconnected("a", 0)
+    left_ms = every(50, 60_000, replicas, flap)
+    assert left_ms is not None
+    assert left_ms <= SILENT_MS
 
 
 def test_members_of_the_stored_set_count_from_the_start_on() -> None:
