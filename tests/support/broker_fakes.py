@@ -1,6 +1,6 @@
 """Fakes for tests of processors: an endpoint that keeps its frames, a store in memory, a host whose clock stops."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -64,6 +64,9 @@ class FakeEndpoint:
         command = buffer.next()
         assert command is not None
         self.sent.append(command)
+
+    def owe(self, frame: Sequence[bytes | memoryview]) -> Callable[[], None]:
+        return lambda: self.send_frame(b"".join(frame))
 
     def flush_soon(self) -> None:
         """Do nothing: frames are visible at once."""
