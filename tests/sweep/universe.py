@@ -11,7 +11,7 @@ from typing import Any
 from lockstep.broker.app import Broker
 from lockstep.broker.nameserver_registration import RegistrationRefusedError
 from lockstep.protocol.bodies import ConsumeFromWhere
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, SubscriptionConflictError
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.daemon import exit_code_of
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
@@ -311,7 +311,9 @@ class Universe:
         """Record a refusal that the rules allow if contracts change or client ids are copied."""
         self.record_reached(f"consumer ended by {type(error).__name__}")
         outdated = starting and "roll" in self.setting.faults and OUTDATED in str(error)
-        if not outdated and not {"recontract", "duplicate"} & set(self.setting.faults):
+        # A broker keeps the promise of its earlier grace, and the start waits for that of now.
+        waited = starting and "regrace" in self.setting.faults and SubscriptionConflictError.TEMPORARY in str(error)
+        if not outdated and not waited and not {"recontract", "duplicate"} & set(self.setting.faults):
             self.record_violation("a consumer does not fail", f"{self.loop.current}: {error!r}")
 
     def server_failed(self, error: BaseException) -> None:
