@@ -14,9 +14,10 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.files import RealFiles
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
 from support.effort import SLOW
+from support.group_loads import QUEUE_NAMES, QUEUES
 from support.links import Direction, Link, link_to
 from support.native import native
-from support.replica_pair import QUEUE_NAMES, QUEUES, ReplicaPair, started_pair
+from support.replica_pair import ReplicaPair, started_pair
 
 pytestmark = pytest.mark.e2e
 

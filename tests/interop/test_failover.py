@@ -16,7 +16,7 @@ from support.cluster import DEFAULTS, LOOK_S, Cluster, Report, now_us, running_c
 from support.copies import Copies
 from support.group_loads import QUEUE_NAMES, quantiles, stored_twice
 from support.java_programs import compiled
-from support.mixed_groups import TAKEN_OVER_S, faults, java, java_member, repeats
+from support.mixed_groups import faults, java, java_member, repeats, until_taken_over
 from support.registers import RegisterServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -43,17 +43,7 @@ async def replace_masters(cluster: Cluster, copies: Copies, programs: list[str],
         await java_member(cluster, programs, name)
     await java(cluster, programs, "KeyedProducer", "producer", "0", "16", "10")
     waits: list[float] = []
-
-    async def went_on(after_us: int) -> float:
-        def handled() -> list[int]:
-            """Return when each queue was worked on first."""
-            events = [each for each in cluster.handled_events() if each.begun_us > after_us]
-            return [min(each.begun_us for each in events if each.queue == queue) for queue in {each.queue for each in events}]
-
-        await cluster.until("each queue is worked on", lambda: len(handled()) == len(QUEUE_NAMES), timeout_s=TAKEN_OVER_S)
-        return (max(handled()) - after_us) / 1e6
-
-    await went_on(0)
+    await until_taken_over(cluster, len(QUEUE_NAMES), 0)
     committed: dict[str, list[int]] = defaultdict(list)
     watching = asyncio.ensure_future(watch_offsets(cluster, committed))
     for _ in range(KILLS):
@@ -62,12 +52,12 @@ async def replace_masters(cluster: Cluster, copies: Copies, programs: list[str],
         if how == "killed":
             await cluster.kill(master)
             await copies.until_elected(term)
-            waits.append(await went_on(now_us()))
+            waits.append(await until_taken_over(cluster, len(QUEUE_NAMES), now_us()))
             await copies.start(master)
         else:
             await copies.pause(master, 4)
             await copies.until_in_sync()
-            waits.append(await went_on(now_us()))
+            waits.append(await until_taken_over(cluster, len(QUEUE_NAMES), now_us()))
     watching.cancel()
     await asyncio.wait([watching])
     await cluster.finish_producer()

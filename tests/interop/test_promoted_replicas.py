@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from support.cluster import DEFAULTS, Cluster, Report, running_cluster
+from support.group_loads import QUEUE_NAMES, quantiles, stored_twice
 from support.java_programs import compiled
-from support.mixed_groups import TAKEN_OVER_S, faults, java, java_member, repeats
-from support.replica_pair import QUEUE_NAMES, quantiles, started_pair, stored_twice
+from support.mixed_groups import faults, java, java_member, repeats, until_taken_over
+from support.replica_pair import started_pair
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -34,16 +35,10 @@ async def replace_masters(cluster: Cluster, programs: list[str], report: Report)
     for name in MEMBERS:
         await java_member(cluster, programs, name)
     await java(cluster, programs, "KeyedProducer", "producer", "0", "16", "10")
-    waits: list[int] = []
+    waits: list[float] = []
 
     async def went_on(promoted_us: int) -> None:
-        def handled() -> list[int]:
-            """Return when each queue was worked on first."""
-            events = [each for each in cluster.handled_events() if each.begun_us > promoted_us]
-            return [min(each.begun_us for each in events if each.queue == queue) for queue in {each.queue for each in events}]
-
-        await cluster.until("each queue is worked on", lambda: len(handled()) == len(QUEUE_NAMES), timeout_s=TAKEN_OVER_S)
-        waits.append(max(handled()) - promoted_us)
+        waits.append(await until_taken_over(cluster, len(QUEUE_NAMES), promoted_us))
 
     await went_on(0)
     waits.clear()

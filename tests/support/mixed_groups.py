@@ -40,6 +40,18 @@ async def until_every_queue_is_handled(cluster: Cluster, *names: str, topic: str
     return (now_us() - begun_us) / 1e6
 
 
+async def until_taken_over(cluster: Cluster, count: int, after_us: int) -> float:
+    """Wait until so many queues are worked on after a time. Return when the last one was first, in s after it."""
+
+    def handled() -> list[int]:
+        """Return when each queue was worked on first."""
+        events = [each for each in cluster.handled_events() if each.begun_us > after_us]
+        return [min(each.begun_us for each in events if each.queue == queue) for queue in {each.queue for each in events}]
+
+    await cluster.until("each queue is worked on", lambda: len(handled()) == count, timeout_s=TAKEN_OVER_S)
+    return (max(handled()) - after_us) / 1e6
+
+
 def faults(events: Iterable[HandledEvent]) -> list[str]:
     """Return what is out of order: of each queue, in the order of time, no offset may be left out, and no two members may work at once.
 

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockstep.cli.demo.proof import HandledEvent
 from lockstep.protocol.bodies import ReplicaStanding, ReplicaStatus
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -16,11 +15,8 @@ from lockstep.protocol.responses import checked
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from support.cluster import LOOK_S, QUICK, WAIT_S, Cluster, now_us
+from support.group_loads import BROKER, QUEUES, quantiles
 from support.ports import free_ports
-
-BROKER = "broker-a"
-QUEUES = 4
-QUEUE_NAMES = {f"orders@{BROKER}:{number}" for number in range(QUEUES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +130,9 @@ class ReplicaPair:
     def promotion_times(self) -> str:
         """Return how long promotions took, and how long after their request a worker_producer's sends to the last queue went on."""
         times = self.cluster.acknowledged_times().values()
-        sent = [max(next(at for at in of_queue if at > each.asked_us) for of_queue in times) - each.asked_us for each in self.promotions]
-        done = [each.done_us - each.asked_us for each in self.promotions]
+        first_us = [max(next(at for at in of_queue if at > each.asked_us) for of_queue in times) for each in self.promotions]
+        sent = [(at - each.asked_us) / 1e6 for at, each in zip(first_us, self.promotions, strict=True)]
+        done = [(each.done_us - each.asked_us) / 1e6 for each in self.promotions]
         return f"promoted after {quantiles(done)}; first send of the last queue {quantiles(sent)} after the request"
 
 
@@ -152,14 +149,3 @@ async def started_pair(cluster: Cluster, *options: str) -> ReplicaPair:
     await cluster.command("topic", "create", "orders", "--queues", str(QUEUES))
     await pair.follow()
     return pair
-
-
-def quantiles(times_us: list[int]) -> str:
-    rising = sorted(times_us)
-    return f"p50 {rising[len(rising) // 2] / 1e6:.2f} s, p99 {rising[len(rising) * 99 // 100] / 1e6:.2f} s"
-
-
-def stored_twice(events: Iterable[HandledEvent]) -> int:
-    """Return how many events are at more places of the log than one, each as often as it is too much."""
-    places = {(each.order, each.step, each.queue, each.offset) for each in events}
-    return len(places) - len({place[:2] for place in places})
