@@ -13,8 +13,8 @@ LOWER_MS = 2_000
 class MasterClock:
     """Call `heard` with each response."""
 
-    def __init__(self, ahead_ms: int | None = None) -> None:
-        self.ahead_ms = ahead_ms
+    def __init__(self) -> None:
+        self.ahead_ms: int | None = None
         """The time of the master's store minus the boot clock of this machine; None if it is not known."""
         self._lower_ms: int | None = None
         """The highest of the lower values that came one after the other. None if the last one was not lower."""

@@ -9,12 +9,9 @@ from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, 
 from lockstep.cli.render import print_json, print_table
 from lockstep.cli.reporter import admin_client
 from lockstep.operations.brokers.ha_report import ha_json, sentences
-from lockstep.operations.brokers.replica_query import read_copies
+from lockstep.operations.brokers.replica_query import read_named
 from lockstep.operations.brokers.replicas import COLUMNS, of_broker
 from lockstep.operations.changes.ha_failover import HaFailover
-from lockstep.operations.errors import OperationError
-from lockstep.runtime.configuration.config import did_you_mean
-from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(no_args_is_help=True, help="Brokers whose copies elect their master by a register: what it says, and planned failovers.")
@@ -35,13 +32,7 @@ def show_command(
 
 
 async def _show(broker: str, addresses: list[str], nameserver: ClusterAddress, as_json: bool) -> None:
-    for each in addresses:
-        parse_address(each)
-    found = await read_copies(admin_client(nameserver), addresses={each.strip(): "" for each in addresses})
-    names = {each.broker for each in found}
-    if broker not in names:
-        raise OperationError(f"no copy of a broker {broker[:80]!r} is known{did_you_mean(broker[:80], names)}: name one by --address")
-    found = of_broker(found, broker)
+    found = of_broker(await read_named(admin_client(nameserver), broker, addresses), broker)
     if as_json:
         print_json(ha_json(broker, found))
         return

@@ -9,13 +9,10 @@ from lockstep.cli.change_command import add_changes
 from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.operations.brokers.replica_query import read_copies
+from lockstep.operations.brokers.replica_query import read_named
 from lockstep.operations.brokers.replicas import COLUMNS, copies_json
 from lockstep.operations.changes.replica_forget import ReplicaForget
 from lockstep.operations.changes.replica_promote import ReplicaPromote
-from lockstep.operations.errors import OperationError
-from lockstep.runtime.configuration.config import did_you_mean
-from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(no_args_is_help=True, help="List the copies of brokers' logs, and say which of them is the master.")
@@ -38,14 +35,7 @@ def ls_command(
 
 
 async def _ls(broker: str | None, addresses: Sequence[str], nameserver: ClusterAddress, as_json: bool) -> None:
-    for each in addresses:
-        parse_address(each)
-    found = await read_copies(admin_client(nameserver), addresses={each.strip(): "" for each in addresses})
-    if broker is not None:
-        names = {each.broker for each in found}
-        found = [each for each in found if each.broker in (broker, "")]
-        if broker not in names:
-            raise OperationError(f"no copy of a broker {broker[:80]!r} is known{did_you_mean(broker[:80], names)}: name one by --address")
+    found = await read_named(admin_client(nameserver), broker, addresses)
     if as_json:
         print_json(copies_json(found))
     else:

@@ -6,8 +6,11 @@ from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.brokers.diagnosis import Finding
 from lockstep.operations.brokers.ha_report import why_unserved
 from lockstep.operations.brokers.replicas import LogCopy, addresses_of, copies, of_broker
+from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress, ReplicaStatus
 from lockstep.protocol.errors import TransportError
+from lockstep.runtime.configuration.config import did_you_mean
+from lockstep.runtime.connections.address import parse_address
 
 
 async def read_copies(admin: AdminClient, *, addresses: Mapping[str, str] | None = None) -> list[LogCopy]:
@@ -24,6 +27,22 @@ async def read_copies(admin: AdminClient, *, addresses: Mapping[str, str] | None
                 raise
             admin.reporter.note(str(error))
         return await _ask(admin, names)
+
+
+async def read_named(admin: AdminClient, broker: str | None, addresses: Iterable[str]) -> list[LogCopy]:
+    """Return the copies of one broker's log, or of all, and those at `addresses` that do not say whose they are.
+
+    Raise OperationError if no copy of the broker is known, and what `read_copies` and `parse_address` raise.
+    """
+    for each in addresses:
+        parse_address(each)
+    found = await read_copies(admin, addresses={each.strip(): "" for each in addresses})
+    names = {each.broker for each in found}
+    if broker is None:
+        return found
+    if broker not in names:
+        raise OperationError(f"no copy of a broker {broker[:80]!r} is known{did_you_mean(broker[:80], names)}: name one by --address")
+    return [each for each in found if each.broker in (broker, "")]
 
 
 async def find_unserved(admin: AdminClient, brokers: Iterable[BrokerAddress], failed: Container[str]) -> dict[str, Finding]:

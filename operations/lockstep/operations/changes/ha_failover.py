@@ -48,7 +48,7 @@ class HaFailover(Operation):
         elif self.unclean:
             raise OperationError("--unclean needs --to HOST:PORT: it decides which copy's messages are kept")
         found = of_broker(await read_copies(admin, addresses={} if to is None else {to: self.broker}), self.broker)
-        reached = [each for each in found if each.status is not None and each.status.register is not None]
+        reached = [each for each in found if each.has_register]
         if not reached:
             raise OperationError(
                 f"no copy of broker {self.broker} that has a register answers: name one by --to. Without a register, promote a replica "
