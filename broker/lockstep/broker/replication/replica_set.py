@@ -17,7 +17,7 @@ LOST_MS = 300
 SILENT_MS = 1_000
 """How long a member with a connection may say nothing. It is asked at least every BEAT_MS."""
 STUCK_MS = 3 * SILENT_MS
-"""How long a member may store nothing of what it lacks. Longer than SILENT_MS: a sync behind other writes may take a second or two."""
+"""How long a member may store nothing of what it lacks, or hear no frame of those that it lacks. Longer than SILENT_MS: a sync behind other writes may take a second or two."""
 BEAT_MS = 250
 JOIN_BYTES = 1 << 20
 """A replica is counted when no more than this is missing: confirmations wait for the rest."""
@@ -46,6 +46,10 @@ class Replica:
     """Where the master's log ended when it told something last."""
     moved_ms: int = 0
     """When it last told that it keeps more than before, or all that it was asked for."""
+    asked_frame: int = 0
+    """The master's last frame when it told something last; 0 if nothing waits for frames."""
+    heard_frame_ms: int = 0
+    """When it last told that it has heard a later frame than before, or all that it was asked for."""
     trouble: str = ""
     """Why it can't follow now."""
     target: int | None = None
@@ -53,7 +57,8 @@ class Replica:
     not_before_ms: int = 0
 
     def is_stuck(self, now_ms: int) -> bool:
-        return self.stored < self.asked and now_ms - self.moved_ms >= STUCK_MS
+        stores_nothing = self.stored < self.asked and now_ms - self.moved_ms >= STUCK_MS
+        return stores_nothing or (self.frame < self.asked_frame and now_ms - self.heard_frame_ms >= STUCK_MS)
 
 
 class ReplicaSet:
@@ -98,14 +103,28 @@ class ReplicaSet:
             replica.heard_ms = now_ms
 
     def progress(
-        self, member: str, stored: int, synced: int, applied: int, written: int, now_ms: int, trouble: str = "", frame: int = 0
+        self,
+        member: str,
+        stored: int,
+        synced: int,
+        applied: int,
+        written: int,
+        now_ms: int,
+        trouble: str = "",
+        frame: int = 0,
+        last_frame: int = 0,
     ) -> None:
-        """A replica tells what it has. `written` is the end of the master's log, `frame` the last one that it has heard, if known."""
+        """A replica tells what it has. `written` is the end of the master's log, `frame` the last one that it has heard, if known.
+
+        `last_frame`: the master's last one; 0 if nothing waits for frames.
+        """
         replica = self.replicas[member]
         if stored > replica.stored or stored >= replica.asked:
             replica.moved_ms = now_ms
+        if frame > replica.frame or frame >= replica.asked_frame:
+            replica.heard_frame_ms = now_ms
         replica.stored, replica.synced, replica.applied, replica.heard_ms, replica.trouble = stored, synced, applied, now_ms, trouble
-        replica.frame, replica.asked, replica.has_told = max(replica.frame, frame), written, True
+        replica.frame, replica.asked, replica.asked_frame, replica.has_told = max(replica.frame, frame), written, last_frame, True
         if trouble:
             self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
         elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms and not replica.is_stuck(now_ms):
@@ -127,6 +146,7 @@ class ReplicaSet:
             if paused_ms > 0:
                 replica.heard_ms = min(now_ms, replica.heard_ms + paused_ms)
                 replica.moved_ms = min(now_ms, replica.moved_ms + paused_ms)
+                replica.heard_frame_ms = min(now_ms, replica.heard_frame_ms + paused_ms)
             silent_ms = now_ms - replica.heard_ms
             if (replica.connected and silent_ms >= SILENT_MS) or replica.is_stuck(now_ms):
                 self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)

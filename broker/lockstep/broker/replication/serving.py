@@ -283,8 +283,9 @@ class ReplicaServer:
     def _progress(self, session: _Session, header: ReplicaFetchHeader | ReplicaAckHeader, trouble: str = "") -> None:
         now_ms = self._host.clock.boot_ms()
         frame = session.frame if header.heard == session.number else 0
+        last_frame = self._frame if self._store.writer.proves_office else 0
         has = header.stored, header.synced, header.applied
-        self.replicas.progress(session.member, *has, self._store.written, now_ms, trouble, frame)
+        self.replicas.progress(session.member, *has, self._store.written, now_ms, trouble, frame, last_frame)
         self._changed()
 
     def _answer(self, session: _Session) -> None:

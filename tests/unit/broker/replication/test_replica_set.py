@@ -199,6 +199,22 @@ def test_member_that_is_slow_or_lacks_nothing_stays(stored: Callable[[int], int]
     assert every(BEAT_MS, 60_000, replicas, lambda now_ms: replicas.progress("a", stored(now_ms), 0, 0, written(now_ms), now_ms)) is None
 
 
+@pytest.mark.parametrize("hears", [False, True])
+def test_member_leaves_that_tells_what_it_has_and_never_hears_a_later_frame(hears: bool) -> None:
+    """It connects, tells that its log is whole, and is cut off before it has an answer, in turn. Pulls wait for what it hears."""
+    replicas = joined()
+
+    def flap(now_ms: int) -> None:
+        replicas.connected("a", "host-a", now_ms)
+        replicas.progress("a", 100, 0, 0, 100, now_ms, frame=now_ms if hears else 0, last_frame=now_ms + 1)
+        replicas.disconnected("a", now_ms)
+
+    assert every(BEAT_MS, 60_000, replicas, flap) == (None if hears else STUCK_MS + BEAT_MS)
+    replicas.tick(60_000 + 4 * STUCK_MS)
+    replicas.progress("a", 100, 0, 0, 100, 60_000 + 4 * STUCK_MS, frame=60_000, last_frame=60_000)
+    assert not replicas.replicas["a"].is_stuck(60_000 + 6 * STUCK_MS), "it has heard all"
+
+
 @pytest.mark.parametrize("period_ms", [100, 500, SILENT_MS])
 def test_member_leaves_that_connects_and_is_cut_off_in_turn(period_ms: int) -> None:
     replicas = joined()
