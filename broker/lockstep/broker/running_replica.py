@@ -61,7 +61,7 @@ from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LaneLimits
 from lockstep.runtime.requests.login import LoginProcessor
 from lockstep.runtime.security.server_security import ServerSecurity
-from lockstep.runtime.waiting import is_set_within
+from lockstep.runtime.waiting import is_set_within, to_its_end
 
 log = get_logger("broker")
 
@@ -372,7 +372,7 @@ class RunningReplica:
 
             survey = directory.survey(config.identity(), store_config, "", begins)
             store = Store.open_surveyed(store_config, host, directory, survey)
-        self._store = store
+        self._store, work = store, Tasks()
         try:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             store.writer.on_fatal = lambda error: None if failed.done() else failed.set_exception(error)
@@ -386,7 +386,7 @@ class RunningReplica:
                 following.on_complete = standing.stand_now
                 following.on_refused = lambda: standing.silence.refused(host.clock.boot_ms())
             following.is_complete = self._copy_identity.complete  # until a master says otherwise
-            work, tasks = Tasks(), set[asyncio.Future[Any]]()
+            tasks = set[asyncio.Future[Any]]()
             copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._peers), "replica.copy")
             for name, loop in (
                 ("apply", following.keep_applying()),
@@ -401,15 +401,18 @@ class RunningReplica:
                 # What runs in a worker thread ends before the store is changed by others.
                 following.stop()
                 copying.cancel()
-                await asyncio.wait(everything - {failed})
+                await to_its_end(work.spawn(asyncio.wait(everything - {failed}), "replica.close"))
             for each in (failed, *tasks):
                 if each.done() and not each.cancelled() and (error := each.exception()) is not None:
                     raise error
             return copying.result()
         finally:
-            async with self._changing:
-                self._store = self._following = None
-                await store.close(clean=False)
+            await to_its_end(work.spawn(self._close(store), "replica.close"))
+
+    async def _close(self, store: Store) -> None:
+        async with self._changing:
+            self._store = self._following = None
+            await store.close(clean=False)
 
     async def _keep(self, store: Store, following: Following) -> None:
         """Record, once a second, up to where the log is known to be confirmed, and whether it is complete. Remove what the master has."""

@@ -13,7 +13,7 @@ from lockstep.broker.replication.following import Following
 from lockstep.broker.replication.installing import Install
 from lockstep.broker.replication.log_parting import Parting, PartingAction, Term
 from lockstep.broker.replication.refetching import refetch
-from lockstep.broker.replication.replica_set import Replica, ReplicaSet
+from lockstep.broker.replication.replica_set import STUCK_MS, Replica, ReplicaSet
 from lockstep.broker.replication.serving import ReplicaServer
 from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict
 from lockstep.broker.running import RunningBroker
@@ -228,6 +228,18 @@ def a_replica_joins_before_it_has_caught_up(patch: Patches) -> None:
         replica.target = None if replica.target is None else min(replica.target, stored)
 
     patch.set(ReplicaSet, "progress", at_once)
+
+
+@mutant("replica", aimed=f"{RULES}/test_replica_set.py::test_member_that_stores_nothing_leaves_and_comes_back_when_it_does")
+def a_replica_that_stores_nothing_stays(patch: Patches) -> None:
+    """A member leaves the set that stores nothing of what it lacks."""
+    patch.set(Replica, "is_stuck", lambda self, now_ms: self.frame < self.asked_frame and now_ms - self.heard_frame_ms >= STUCK_MS)
+
+
+@mutant("failover", aimed=f"{RULES}/test_replica_set.py::test_member_leaves_that_tells_what_it_has_and_never_hears_a_later_frame")
+def a_replica_that_hears_no_frame_stays(patch: Patches) -> None:
+    """A member leaves the set that hears no frame of the master: responses wait for what it hears."""
+    patch.set(Replica, "is_stuck", lambda self, now_ms: self.stored < self.asked and now_ms - self.moved_ms >= STUCK_MS)
 
 
 @mutant("failover", aimed=f"{RULES}/test_serving.py::test_replica_joins_when_it_has_all_of_a_new_masters_log_confirmed_or_not")

@@ -17,7 +17,10 @@ LOST_MS = 300
 SILENT_MS = 1_000
 """How long a member with a connection may say nothing. It is asked at least every BEAT_MS."""
 STUCK_MS = 3 * SILENT_MS
-"""How long a member may store nothing of what it lacks, or hear no frame of those that it lacks. Longer than SILENT_MS: a sync behind other writes may take a second or two."""
+"""How long a member may store nothing of what it lacks, or hear no frame of those that it lacks.
+
+Longer than SILENT_MS: a sync behind other writes may take a second or two.
+"""
 BEAT_MS = 250
 JOIN_BYTES = 1 << 20
 """A replica is counted when no more than this is missing: confirmations wait for the rest."""

@@ -35,6 +35,7 @@ from lockstep.protocol.object_text import text_of
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks, call_isolated
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.waiting import to_its_end
 
 log = get_logger("client.consumer")
 
@@ -204,7 +205,9 @@ class BaseConsumer(Life):
             if self.failure is not None:
                 raise self.failure
         except BaseException as error:  # re-raised
-            await self._undo_to_its_end(instance, refused=isinstance(error, SubscriptionConflictError))
+            # Neither connections nor the lock of a file may be left, also if the caller is cancelled meanwhile.
+            undoing = self._undo_start(instance, refused=isinstance(error, SubscriptionConflictError))
+            await to_its_end(self._closing.spawn(undoing, f"{self.group} undo"))
             raise
         self.state = ConsumerState.RUNNING
         model.start()
@@ -254,19 +257,6 @@ class BaseConsumer(Life):
             oldest_queue=queue,
             loop_blocked_ms=model.loop_blocked_ms(now_ms),
         )
-
-    async def _undo_to_its_end(self, instance: Instance, *, refused: bool) -> None:
-        """Undo a start, also if the caller is cancelled meanwhile: neither connections nor the lock of a file may be left."""
-        undoing = self._closing.spawn(self._undo_start(instance, refused=refused), f"{self.group} undo")
-        cancelled = False
-        while not undoing.done():
-            try:
-                await asyncio.wait([undoing])
-            except asyncio.CancelledError:
-                cancelled = True
-        undoing.result()
-        if cancelled:
-            raise asyncio.CancelledError
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
         self.failure = None
