@@ -74,7 +74,6 @@ MENDED_TIMES = 2
 SAME_DAMAGE_PAUSE_S = 30
 SAVE_S = 1
 """How late the recorded confirmed position may be."""
-ANSWER_MS = 5_000
 
 
 class RottenLogError(StoreCorruptError):
