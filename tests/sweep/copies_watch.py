@@ -112,6 +112,8 @@ class CopiesWatch:
         self._void: set[str] = set()
         self._rotten: set[str] = set()
         """Member ids under which a fault has damaged the log."""
+        self._damage: dict[str, tuple[str, object]] = {}
+        """Machine → the file of its log that a fault has damaged, and its inode."""
         self._only_written: set[int] = set()
 
     def disk(self, address: str) -> CopyDisk:
@@ -130,9 +132,23 @@ class CopiesWatch:
                 if address in broker.promoted:
                     broker.promoted[address] = ("its machine lost power after it was promoted", False)
 
-    def rotted(self, address: str) -> None:
-        """Take note that a fault damages the log there: the replica notices that when it reads the place."""
+    def rotted(self, address: str, path: str) -> None:
+        """Take note that a fault damages a file of the log there: the replica notices that when it reads the place."""
         self._rotten.add(self.disk(address).member)
+        self._damage[address] = path, self._disk(address).names[path]
+
+    def has_damage(self, address: str) -> bool:
+        """Return whether some copy of the broker of a machine has a damaged file that was not replaced."""
+        copies = next(copies for copies in self._copies.values() if address in copies)
+        return any(self._disk(each).names.get(path) is inode for each, (path, inode) in self._damage.items() if each in copies)
+
+    def may_rot(self, name: str, target: str) -> bool:
+        """Return whether another copy has everything that was acknowledged, and none is damaged."""
+        others = [address for address in self._copies[name] if address != target and self._keeps(name, address)]
+        return bool(others) and not self.has_damage(target)
+
+    def _keeps(self, name: str, target: str) -> bool:
+        return target not in self._cut and self.is_safe(name, target)
 
     def replica_started(self, address: str, at: tuple[float, str, int]) -> None:
         """A replica has started. If it still has the id of a member of the stored set, it has everything that was acknowledged."""

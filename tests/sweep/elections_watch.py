@@ -157,5 +157,8 @@ class ElectionsWatch(CopiesWatch):
         self._cut.discard(address)
         self._open.setdefault(name, []).append((term, process, t))
 
+    def _keeps(self, name: str, target: str) -> bool:
+        return target in self._members(name, "")
+
     def is_safe(self, name: str, target: str) -> bool:
         return target == self._brokers[name].last or target in self._members(name, "")

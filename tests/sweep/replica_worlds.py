@@ -40,9 +40,9 @@ REPLICAS: Mapping[str, World] = {
             **{"cut_nameserver": 1, "partition": 2, "one_way": 1, "kill_replica": 2, "pause_replica": 2, "slow_replica": 1},
             **{"replica_at_operation": 2, "slow_disk": 1, "enospc": 1, "full_replica": 1, "slow_replica_disk": 1, "new_replica": 1},
             **{"hand_over": 2, "kill_consumer": 1, "stop_consumer": 1, "stop_replica": 1, "reset_replica": 1, "at_election": 4},
-            **{"wall_jump": 2},
+            **{"wall_jump": 2, "rot_replica": 1},
         },
-        {**_SETTINGS, **_ELECTED, "flush": ("async", "async", "sync"), "storm_s": (40.0, 60.0)},
+        {**_SETTINGS, **_ELECTED, "flush": ("async", "async", "sync"), "storm_s": (40.0, 60.0), "written_share": (0.0, 0.1, 0.5)},
     ),
     "register": World(
         {

@@ -371,15 +371,20 @@ class Universe:
                 self.on_server_exit(process.machine.name, code)
 
     def kill(self, address: str, *, power: bool = False) -> None:
-        """End every process of the machine at once; with `power` also the machine itself."""
+        """End every process of the machine at once; with `power` also the machine itself.
+
+        Where another copy of a log is damaged, the machine keeps its power: what both have lost only an operator can do without.
+        """
         machine = self.machine(address)
+        watch = self.copies_watch if address in self.broker_machines else None
+        power = power and not (watch is not None and watch.has_damage(address))
         for process in machine.processes.values():
             self.history.append(ProcessEnded(*self.origin(process), "power" if power else "kill"))
         cut = power and machine.up
         if cut:
             self.history.append(PowerCut(self.loop.now, address, 0))
-        if cut and self.copies_watch is not None and address in self.broker_machines:
-            self.copies_watch.lost_power(address)
+        if cut and watch is not None:
+            watch.lost_power(address)
         self.loop.kill(machine, power=power)
         if cut and any("/commitlog/" in path for path in machine.disk.holed):
             self.log.seen("log.holed")

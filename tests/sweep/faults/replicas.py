@@ -118,17 +118,17 @@ def _start_empty(storm: Storm, replica: str) -> None:
 
 def rot_replica(storm: Storm) -> None:
     """Kill a replica, flip a bit of its log that a CRC covers, and start it: it asks its master for what is damaged."""
-    pair = _pair(storm)
-    if pair is not None and storm.universe.alive(pair[1]):
-        universe, replica = storm.universe, pair[1]
-        disk = universe.machine(replica).disk
-        universe.kill(replica)
-        if (place := rotting_place(storm, disk)) is not None:
-            storm.record_fault("replica rot", replica, place)
-            if universe.copies_watch is not None:
-                universe.copies_watch.rotted(replica)
-            disk.flip(*place, storm.random.randrange(8))
-        storm.call_later(0.5, universe.start, replica)
+    universe, (name, _) = storm.universe, storm.broker()
+    watch, replicas = universe.copies_watch, [address for address in universe.replicas(name) if universe.alive(address)]
+    if watch is None or not replicas or not watch.may_rot(name, replica := storm.random.choice(replicas)):
+        return
+    disk = universe.machine(replica).disk
+    universe.kill(replica)
+    if (place := rotting_place(storm, disk)) is not None:
+        storm.record_fault("replica rot", replica, place)
+        watch.rotted(replica, place[0])
+        disk.flip(*place, storm.random.randrange(8))
+    storm.call_later(0.5, universe.start, replica)
 
 
 def lose_master(storm: Storm) -> None:
