@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.app import Broker
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.effect_runner import EffectRunner
 from lockstep.broker.nameserver_registration import NameserverRegistration
 from lockstep.broker.office import beginning, rules, standing
@@ -350,3 +351,15 @@ def the_end_waits_for_a_lost_replica(patch: Patches) -> None:
         self._store.writer.copies = None
 
     patch.set(ReplicaServer, "stop", stop)
+
+
+@mutant("failover", aimed="tests/unit/broker/test_coordination.py::test_sessions_outlast_a_suspension_and_the_grace_after_it")
+def a_suspension_counts_as_silence(patch: Patches) -> None:
+    """No session ends while its master refuses all clients, nor before they have had the grace to come back."""
+    patch.set(Coordination, "keep_sessions", lambda self, now_ms: None)
+
+
+@mutant("register", aimed=f"{OFFICE}/test_ruling.py::test_requests_are_refused_that_would_wait_for_proof_in_vain")
+def requests_wait_for_proof_in_vain(patch: Patches) -> None:
+    """A suspended master, and one whose responses wait for proof in great number, refuses requests at once."""
+    patch.set(RunningBroker, "_check_office", lambda self: None)
