@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,32 +23,28 @@ from lockstep.broker.office.rules import Called, OwnCopy
 from lockstep.broker.office.standing import Standing, Tenure
 from lockstep.broker.processors.replication import ReplicaProcessor, StatusOfCopyProcessor
 from lockstep.broker.replication.asking import ask_status
+from lockstep.broker.replication.closed_copy import ClosedCopy, RottenLogError
 from lockstep.broker.replication.copy_identity import (
     CopyIdentity,
     Role,
     begin_as_replica,
     clock_ahead_ms,
-    new_member,
     save_copy_identity,
     with_clock,
 )
-from lockstep.broker.replication.cutting import cut_log
-from lockstep.broker.replication.following import Following, present
-from lockstep.broker.replication.installing import Install, remove_store
-from lockstep.broker.replication.log_parting import PartingAction
-from lockstep.broker.replication.refetching import broken_files, refetch
+from lockstep.broker.replication.following import Following
+from lockstep.broker.replication.promotion import check_promotion
 from lockstep.broker.replication.serving import REPLICA_LANE
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.start.directory import StoreDirectory, held_directory, locked_directory, parse_identity
+from lockstep.broker.store.start.directory import StoreDirectory, held_directory, locked_directory
 from lockstep.broker.store.start.snapshot import recorded_start
 from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LockstepError, NotLeaderError, ServiceNotAvailableError, StoreError, without_frames
+from lockstep.protocol.errors import NotLeaderError, ServiceNotAvailableError
 from lockstep.protocol.headers.replication import ReplicaFollowHeader, ReplicaFollowReply
 from lockstep.protocol.names import INTERNAL_LISTENER
-from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
@@ -69,37 +65,8 @@ KNOWN_S = 2
 """How long a start waits until the register says who the master is."""
 PAUSE_S = 1
 """How often a master that does not answer is asked for a copy."""
-MENDED_TIMES = 2
-"""The same damage is mended so often at once: by another file of the log, then by another copy of everything."""
-SAME_DAMAGE_PAUSE_S = 30
 SAVE_S = 1
 """How late the recorded confirmed position may be."""
-
-
-class RottenLogError(StoreCorruptError):
-    """A scrub has found damage at `positions` of the log."""
-
-    def __init__(self, text: str, positions: AbstractSet[int]) -> None:
-        super().__init__(text, position=min(positions))
-        self.positions = frozenset(positions)
-
-
-@dataclass(frozen=True, slots=True)
-class CopyDamage:
-    """Why a copy can't be used as it is."""
-
-    position: int
-    """Where in the log, -1 outside of it."""
-    positions: frozenset[int]
-    """All places that were found."""
-    what: str
-    times: int
-    """How often it was found. It is mended after each time."""
-
-    @property
-    def may_be_of_a_file(self) -> bool:
-        """Return whether to replace one file of the log. Otherwise the copy is begun anew."""
-        return self.position >= 0 and self.times == 1
 
 
 class RunningReplica:
@@ -128,14 +95,9 @@ class RunningReplica:
         if office is not None:
             self.standing = Standing(host, office, config.name, lambda: self.addresses[INTERNAL_LISTENER], config.silence_ms, self._peers)
         self._on_promoted = on_promoted
-        self._copy_identity = CopyIdentity("", Role.REPLICA)
-        self._is_blank = False
-        """Whether the store has never had a log."""
+        self._copy = ClosedCopy(host, config, self._peers, lambda: self.master, self._header)
         self._changing = asyncio.Lock()
         """Held while the store is closed, changed or promoted."""
-        self._damage: CopyDamage | None = None
-        self._replaced: set[int] = set()
-        """Where damage was found that has been replaced by what the master has since."""
         self._promoting = False
         """From when its master is asked until it has refused the promotion. If it was promoted, for good."""
         self._store: Store | None = None
@@ -164,8 +126,8 @@ class RunningReplica:
         begun_by = host.random, host.boot_id(), flush, address
         with self._locked() as directory:
             begin = partial(begin_as_replica, directory, *begun_by, registered=self._office is not None)
-            self._copy_identity = await host.threads.run(begin)
-            self._is_blank = not directory.has_log and not self._copy_identity.installing
+            self._copy.identity = await host.threads.run(begin)
+            self._copy.is_blank = not directory.has_log and not self._copy.identity.installing
         await self.server.start()
         self._tasks.spawn(self._live(), "broker.replica")
         if self.standing is not None:
@@ -185,7 +147,7 @@ class RunningReplica:
         is_master = False
         while not is_master:
             tenure = await standing.follow(self)
-            if tenure.member != self._copy_identity.member:
+            if tenure.member != self._copy.identity.member:
                 continue  # its log was repaired since it stood: it may lack what it acknowledged
             if self._following is not None:
                 self._following.halt()
@@ -197,15 +159,15 @@ class RunningReplica:
         store, state = self._store, self._state
         log_id = "" if store is None else store.store_id
         term = 0 if state is None else state.coordination.state.term
-        return OwnCopy(self._copy_identity.member, log_id, term, may_create=False)
+        return OwnCopy(self._copy.identity.member, log_id, term, may_create=False)
 
     def called(self) -> Called:
-        copy_identity, own, store = self._copy_identity, self.own(), self._store
+        copy_identity, own, store = self._copy.identity, self.own(), self._store
         return Called(copy_identity.member, tuple(copy_identity.was), own.term, 0 if store is None else store.log_bounds[1])
 
     def is_whole(self) -> bool:
         following = self._following
-        return following is not None and not following.stopping.is_set() and not self._copy_identity.installing
+        return following is not None and not following.stopping.is_set() and not self._copy.identity.installing
 
     def redirect(self, master: str) -> None:
         log_limited(log, "info", "office.follows", master=master)
@@ -225,7 +187,7 @@ class RunningReplica:
     # ------------------------------------------------------------------------------------------------------------- following
 
     def _is_promoted(self) -> bool:
-        return self._copy_identity.role is Role.MASTER
+        return self._copy.identity.role is Role.MASTER
 
     def _locked(self) -> AbstractContextManager[StoreDirectory]:
         return held_directory(self._host.files, self._config.store_path())
@@ -240,21 +202,21 @@ class RunningReplica:
                     if self._is_promoted():
                         return
                     with self._locked() as directory:
-                        if self._is_blank and await self._begins_log(directory):
+                        if self._copy.is_blank and await self._begins_log(directory):
                             break
-                        is_ready = await self._prepare(directory)
+                        is_ready = await self._copy.prepare(directory)
                 if not is_ready:
                     await asyncio.sleep(PAUSE_S)
                     continue
                 reply = await self._follow()
-                self._damage = None
+                self._copy.damage = None
                 async with self._changing:
                     if self._is_promoted():
                         return
                     with self._locked() as directory:
-                        await self._part(directory, reply)
+                        await self._copy.part(directory, reply)
             except StoreCorruptError as error:
-                await self._note_damage(error)
+                await self._copy.note_damage(error)
         self._on_promoted(None)
 
     async def _begins_log(self, directory: StoreDirectory) -> bool:
@@ -268,97 +230,10 @@ class RunningReplica:
         other = await ask_status(self._host, self.master, self._peers)
         if other is None or not other.blank or other.master != mine or other.broker_name != self._config.name:
             return False
-        self._copy_identity = CopyIdentity(self._copy_identity.member, Role.MASTER, instead_of=self.master)
-        await self._host.threads.run(save_copy_identity, directory, self._copy_identity)
+        self._copy.identity = CopyIdentity(self._copy.identity.member, Role.MASTER, instead_of=self.master)
+        await self._host.threads.run(save_copy_identity, directory, self._copy.identity)
         log.info("replica.begins_log", other=self.master, why="neither copy has ever had a log, and this one's address sorts first")
         return True
-
-    async def _note_damage(self, error: StoreCorruptError) -> None:
-        """Let the next `_prepare` mend it, after a pause if it was mended twice already: then the master has the same."""
-        before, position = self._damage, error.position
-        times = before.times + 1 if before is not None and before.position == position else 1
-        positions = error.positions if isinstance(error, RottenLogError) else frozenset({position})
-        self._damage = CopyDamage(position, positions, str(error), times)
-        self._replaced |= positions
-        log_limited(log, "error", "replica.damaged", position=position, error=str(error), then="its master is asked for what is damaged")
-        if times > MENDED_TIMES:
-            await asyncio.sleep(SAME_DAMAGE_PAUSE_S)
-
-    async def _part(self, directory: StoreDirectory, reply: ReplicaFollowReply) -> None:
-        """Change the store as its master has said."""
-        if reply.action == PartingAction.TRUNCATE:
-            self._become_another()
-            await self._cut(directory, reply.keep)
-        else:
-            await self._begin_anew(directory, "the master does not have the log that this one goes on from")
-
-    async def _prepare(self, directory: StoreDirectory) -> bool:
-        """Make the files of the store those of a whole copy. Return whether they are; otherwise it has to be tried again."""
-        damage = self._damage
-        # Both are the master's, and no start may make others.
-        is_new = self._copy_identity.installing or any(directory.read(f"{directory.own}/{name}") is None for name in ("identity", "proof"))
-        if self._copy_identity.cut_to is not None and not is_new and damage is None:
-            await self._cut(directory, self._copy_identity.cut_to)
-        if not is_new and damage is None:
-            return True
-        try:
-            endpoint = await connect(self._host, self.master, security=self._peers)
-            try:
-                # Without terms: everything else than an installation is decided when the log can be read.
-                header = replace(self._header(), store_id="", end=0, confirmed=0)
-                log_start = (await present(endpoint, header, ())).keep
-                if is_new or damage is None or not damage.may_be_of_a_file:
-                    await self._install(directory, endpoint, log_start)
-                else:
-                    await self._repair(directory, endpoint, log_start, damage.positions)
-            finally:
-                endpoint.close("the store of the replica is ready")
-        except (LockstepError, TimeoutError) as error:
-            if isinstance(error, StoreError):
-                raise
-            facts = {"master": self.master, "error": str(without_frames(error)), "then": "it is tried again"}
-            log_limited(log, "warning", "replica.not_ready", **facts)
-            return False
-        return not self._copy_identity.installing
-
-    async def _install(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int) -> None:
-        self._is_blank = False
-        await self._begin_anew(directory, "")
-        config = self._config
-        await Install(self._host, directory, config.store_config(), config.identity(), endpoint).run(self._copy_identity, log_start)
-        self._copy_identity = replace(self._copy_identity, installing=False)
-
-    async def _repair(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int, damaged: AbstractSet[int]) -> None:
-        """Replace damaged files by the master's, below what is known to be confirmed; cut the rest."""
-        text = directory.read(f"{directory.own}/identity")
-        assert text is not None
-        identity, confirmed = parse_identity(text, f"{directory.own}/identity"), self._copy_identity.confirmed
-        starts = set(await self._host.threads.run(broken_files, self._host.files, directory, identity, confirmed))
-        starts |= {position - position % identity.segment_bytes for position in damaged if position < confirmed}
-        if not confirmed or any(start < log_start for start in starts):
-            await self._begin_anew(directory, "what is damaged can't be replaced by a part of the master's log")
-            return
-        self._become_another()  # the master may have confirmed more than this copy knows of
-        await self._cut(directory, confirmed)
-        await refetch(self._host, directory, identity, sorted(starts), confirmed, endpoint)
-
-    def _become_another(self) -> None:
-        """Take another member id, which the next write of lockstep/replica stores: this copy will lack what it may have acknowledged."""
-        known = self._copy_identity
-        was = [*known.was, known.member]
-        self._copy_identity = replace(known, member=new_member(self._host.random), forgot=True, in_set=False, was=was)
-
-    async def _begin_anew(self, directory: StoreDirectory, why: str) -> None:
-        if why:
-            log_limited(log, "warning", "replica.begins_anew", master=self.master, why=why)
-        if not self._copy_identity.installing:  # else it has acknowledged nothing under its id
-            self._become_another()
-        await remove_store(self._host, directory, self._copy_identity)
-        self._copy_identity = replace(self._copy_identity, installing=True, cut_to=None, complete=False, confirmed=0)
-
-    async def _cut(self, directory: StoreDirectory, position: int) -> None:
-        files, config = self._host.files, self._config.store_config()
-        self._copy_identity = await self._host.threads.run(cut_log, files, directory, config, self._copy_identity, position)
 
     async def _follow(self) -> ReplicaFollowReply:
         """Open the store, and follow until it has to be changed. It is closed then. Raises StoreError."""
@@ -384,13 +259,13 @@ class RunningReplica:
                 following.on_heard = lambda: standing.silence.heard(host.clock.boot_ms())
                 following.on_complete = standing.stand_now
                 following.on_refused = lambda: standing.silence.refused(host.clock.boot_ms())
-            following.is_complete = self._copy_identity.complete  # until a master says otherwise
+            following.is_complete = self._copy.identity.complete  # until a master says otherwise
             tasks = set[asyncio.Future[Any]]()
             copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._peers), "replica.copy")
             for name, loop in (
                 ("apply", following.keep_applying()),
                 ("keep", self._keep(store, following)),
-                ("scrub", scrub(store, following, self._replaced)),
+                ("scrub", scrub(store, following, self._copy.replaced)),
             ):
                 tasks.add(work.spawn(loop, f"replica.{name}"))
             everything: set[asyncio.Future[Any]] = {copying, failed, *tasks}
@@ -418,7 +293,7 @@ class RunningReplica:
         while not following.stopping.is_set():
             await following.wait_noteworthy(SAVE_S)
             async with self._changing:
-                known, confirmed = self._copy_identity, max(self._copy_identity.confirmed, following.confirmed)
+                known, confirmed = self._copy.identity, max(self._copy.identity.confirmed, following.confirmed)
                 forgot = known.forgot and not following.has_everything
                 was = [] if following.has_everything else known.was
                 in_set = known.in_set if following.in_set is None else following.in_set
@@ -432,8 +307,8 @@ class RunningReplica:
     async def _begin_copying(self, store: Store) -> None:
         """Store that the log may end before its master's from now on."""
         async with self._changing:
-            if self._copy_identity.complete and not self._is_promoted():
-                wanted = replace(self._copy_identity, complete=False)
+            if self._copy.identity.complete and not self._is_promoted():
+                wanted = replace(self._copy.identity, complete=False)
                 await self._store_identity(store, wanted)
 
     async def _store_identity(self, store: Store, wanted: CopyIdentity) -> None:
@@ -443,7 +318,7 @@ class RunningReplica:
             save_copy_identity(directory, wanted)
 
         await store.change_directory(save)
-        self._copy_identity = wanted
+        self._copy.identity = wanted
 
     @property
     def _reason(self) -> str:
@@ -454,14 +329,14 @@ class RunningReplica:
         end = 0 if store is None else store.log_bounds[1]
         store_id = "" if store is None else store.store_id
         address = self.addresses[INTERNAL_LISTENER]
-        member = self._copy_identity
+        member = self._copy.identity
         return ReplicaFollowHeader(config.name, config.cluster, store_id, member.member, address, end, member.confirmed, VERSION)
 
     # ----------------------------------------------------------------------------------------------------------- for others
 
     def status(self) -> ReplicaStatus:
         """Return the status for tools, and for a master that starts."""
-        config, store, following, member = self._config, self._store, self._following, self._copy_identity
+        config, store, following, member = self._config, self._store, self._following, self._copy.identity
         start_state = self._state
         term = 0 if start_state is None else start_state.coordination.state.term
         end = 0 if store is None else store.log_bounds[1]
@@ -484,15 +359,15 @@ class RunningReplica:
             known=known,
             was=tuple(member.was),
             register=None if self._office is None else self._office.standing(),
-            blank=self._is_blank,
+            blank=self._copy.is_blank,
         )
 
     def _trouble(self) -> str:
         """Return why the copy is not whole, or can't follow; empty if it is and can."""
-        if self._copy_identity.installing:
+        if self._copy.identity.installing:
             return "it is being installed"
-        if self._store is None and self._damage is not None:
-            return f"it is damaged, and is mended when its master answers: {self._damage.what}"
+        if self._store is None and self._copy.damage is not None:
+            return f"it is damaged, and is mended when its master answers: {self._copy.damage.what}"
         return "" if self._following is None else self._following.trouble
 
     def _not_whole(self) -> ServiceNotAvailableError:
@@ -530,9 +405,11 @@ class RunningReplica:
             return
         self._promoting = True
         try:
-            await self._check_promotion(state, force)
+            told = None if self._following is None else self._following.in_set
+            in_set = self._copy.identity.in_set if told is None else told
+            await check_promotion(self._host, self.status(), self.addresses[INTERNAL_LISTENER], in_set, self._peers, force=force)
             mine = self.addresses[INTERNAL_LISTENER]  # also that of the member that this store was before it began anew
-            member = self._copy_identity.member
+            member = self._copy.identity.member
             known = {each: address for each, address in state.replicas.items() if each != member and address != mine}
             before = await self._become_master(store, CopyIdentity("", Role.MASTER, known=known, instead_of=self.master))
         except BaseException:  # re-raised
@@ -555,7 +432,7 @@ class RunningReplica:
     async def _become_master(self, store: Store, wanted: CopyIdentity) -> CopyIdentity:
         """Store `wanted` with the id of this copy. Return what it was. Raises ServiceNotAvailableError if it is no whole copy by now."""
         async with self._changing:
-            before = self._copy_identity
+            before = self._copy.identity
             if self._store is not store or before.role is Role.MASTER:
                 raise self._not_whole()
             elected = wanted.registered
@@ -571,37 +448,8 @@ class RunningReplica:
                 save_copy_identity(directory, promoted)
 
             await store.change_directory(promote)
-            self._copy_identity = promoted
+            self._copy.identity = promoted
         return before
-
-    async def _check_promotion(self, state: BrokerState, force: bool) -> None:
-        status = self.status()
-        mine = self.addresses[INTERNAL_LISTENER]
-        master = await ask_status(self._host, self.master, self._peers)
-        if master is not None and master.role == Role.MASTER and master.store_id == status.store_id and master.term >= status.term:
-            raise ServiceNotAvailableError(f"the master at {self.master} answers: stop it first; two masters of one log lose messages")
-        if status.complete or force:
-            return
-        if status.may_have_forgotten:
-            raise ServiceNotAvailableError(
-                "this replica may have lost messages that it had acknowledged (its machine crashed, or it was restored): promote another "
-                "one, or lose them by --force"
-            )
-        told = None if self._following is None else self._following.in_set
-        if not (self._copy_identity.in_set if told is None else told):
-            raise ServiceNotAvailableError(
-                "this replica was not in the set of its master when that answered last: messages may have been acknowledged without it. "
-                "Promote another one, or lose them by --force"
-            )
-        for member, address in state.replicas.items():
-            if member == self._copy_identity.member or address in (mine, self.master):
-                continue
-            other = await ask_status(self._host, address, self._peers)
-            if other is not None and other.store_id == status.store_id and (other.term, other.end) > (status.term, status.end):
-                raise ServiceNotAvailableError(
-                    f"the replica at {address} has more: its log ends at {other.end}, this one at {status.end}. Promote that one, or lose "
-                    "the rest by --force"
-                )
 
     async def stop(self) -> None:
         """Stop following, and leave the store as a killed process does."""

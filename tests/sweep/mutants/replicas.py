@@ -7,7 +7,8 @@ from typing import Any
 
 from lockstep.broker import running_replica
 from lockstep.broker.office import beginning
-from lockstep.broker.replication import asking, copy_identity, cutting, following, log_parting, start_rules
+from lockstep.broker.replication import asking, closed_copy, copy_identity, cutting, following, log_parting, promotion, start_rules
+from lockstep.broker.replication.closed_copy import ClosedCopy
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.replication.following import Following
 from lockstep.broker.replication.installing import Install
@@ -166,20 +167,20 @@ def _cut_without(patch: Patches, name: str, nothing: Callable[..., Any]) -> None
         finally:
             during.undo()
 
-    for module in (cutting, running_replica):
+    for module in (cutting, closed_copy):
         patch.set(module, "cut_log", without)
 
 
 @mutant("replica", "promote", aimed=f"{RULES}/test_cutting.py::test_copy_that_is_not_whole_is_not_started")
 def an_interrupted_install_is_started(patch: Patches) -> None:
     """A copy that is not whole begins anew."""
-    prepare = RunningReplica._prepare
+    prepare = ClosedCopy.prepare
 
-    async def whole(self: RunningReplica, directory: StoreDirectory) -> bool:
-        self._copy_identity = replace(self._copy_identity, installing=False)
+    async def whole(self: ClosedCopy, directory: StoreDirectory) -> bool:
+        self.identity = replace(self.identity, installing=False)
         return await prepare(self, directory)
 
-    patch.set(RunningReplica, "_prepare", whole)
+    patch.set(ClosedCopy, "prepare", whole)
 
 
 @mutant("promote", "replica", aimed="tests/unit/broker/store/test_replica_log.py::test_only_what_is_confirmed_is_applied")
@@ -214,7 +215,7 @@ def the_next_bytes_are_told_as_stored(patch: Patches) -> None:
 @mutant("replica", "promote", aimed=f"{RULES}/test_cutting.py::test_copy_that_is_cut_or_begun_anew_is_another_member")
 def a_repaired_copy_keeps_its_id(patch: Patches) -> None:
     """A copy that was cut, or begun anew, has another member id."""
-    patch.set(RunningReplica, "_become_another", lambda self: None)
+    patch.set(ClosedCopy, "_become_another", lambda self: None)
 
 
 @mutant("replica", aimed=f"{RULES}/test_replica_set.py::test_replica_joins_when_it_has_what_was_written_when_it_was_counted")
@@ -330,8 +331,11 @@ def a_damaged_copy_stands(patch: Patches) -> None:
 @mutant("promote", aimed=f"{RULES}/test_promotion.py::test_promotion_that_may_lose_something_is_refused")
 def a_copy_that_may_have_forgotten_is_promoted(patch: Patches) -> None:
     """A replica that may lack what it acknowledged is not promoted unasked."""
-    status = RunningReplica.status
-    patch.set(RunningReplica, "status", lambda self: replace(status(self), may_have_forgotten=False))
+    check = promotion.check_promotion
+    for module in (promotion, running_replica):
+        patch.set(
+            module, "check_promotion", lambda host, own, *rest, **more: check(host, replace(own, may_have_forgotten=False), *rest, **more)
+        )
 
 
 @mutant("replica", aimed=f"{RULES}/test_cutting.py::test_damage_is_replaced_by_what_is_confirmed_and_the_rest_is_cut")
@@ -341,7 +345,7 @@ def a_repair_takes_more_than_is_confirmed(patch: Patches) -> None:
     async def all_of_it(host: Any, directory: Any, identity: Any, starts: Any, confirmed: int, endpoint: Any) -> None:
         await refetch(host, directory, identity, starts, confirmed + 1_000, endpoint)
 
-    patch.set(running_replica, "refetch", all_of_it)
+    patch.set(closed_copy, "refetch", all_of_it)
 
 
 @mutant("replica", aimed=f"{RULES}/test_cutting.py::test_damaged_copy_is_mended_by_its_master_also_with_cut_corrupt")

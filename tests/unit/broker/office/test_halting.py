@@ -11,6 +11,8 @@ from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.replication.following import Following
 from lockstep.broker.running_replica import RunningReplica
 from lockstep.protocol.errors import TransportError
+from lockstep.testing.simulation.disk import SimFiles
+from support.closed_copies import closed_copy
 from support.store_kit import SeededRandom
 
 
@@ -61,7 +63,7 @@ async def test_elected_replica_tells_its_old_master_nothing_more(monkeypatch: py
 async def test_copy_that_has_lost_something_since_it_stood_does_not_rule() -> None:
     """Nobody knows for how long whether its swap was carried out; meanwhile its log may be found damaged."""
     replica: Any = RunningReplica.__new__(RunningReplica)
-    replica._copy_identity, replica._following = CopyIdentity("b" * 16, Role.REPLICA), None
+    replica._copy, replica._following = closed_copy(SimFiles(), CopyIdentity("b" * 16, Role.REPLICA)), None
     tenures = [SimpleNamespace(member="a" * 16), SimpleNamespace(member="b" * 16)]
     ruled: list[str] = []
 

@@ -14,6 +14,8 @@ from lockstep.broker.office.standing import Standing
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.running_replica import RunningReplica
 from lockstep.runtime.host import Host
+from lockstep.testing.simulation.disk import SimFiles
+from support.closed_copies import closed_copy
 from support.registers import MEMBERS, MemoryRegister, entry
 
 pytestmark = pytest.mark.simulated
@@ -54,7 +56,11 @@ async def test_copy_that_is_being_made_or_mended_does_not_stand(installing: bool
     await office.look()
     standing.master, standing._followed_term = entry(7).replicas[MEMBERS[0]], 7
     copy = RunningReplica.__new__(RunningReplica)
-    copy._copy_identity, copy._store, copy._state = CopyIdentity(MEMBERS[1], Role.REPLICA, installing=installing), None, None
+    copy._copy, copy._store, copy._state = (
+        closed_copy(SimFiles(), CopyIdentity(MEMBERS[1], Role.REPLICA, installing=installing)),
+        None,
+        None,
+    )
     following: Any = SimpleNamespace(stopping=asyncio.Event())
     if stopping:
         following.stopping.set()

@@ -15,16 +15,10 @@ from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory, held_directory
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.replication import ReplicaFollowReply
-from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation.disk import SimFiles
+from support.closed_copies import MASTER, closed_copy
 from support.store_kit import PATH, Recorded, abandon, all_bodies, append, config, confirmed, host_of, kill, open_store, recovered
 from support.whole_copy import WholeCopy, log_of
-
-
-class Inline:
-    async def run(self, function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
-
 
 REPLICA = CopyIdentity("ab" * 8, Role.REPLICA, confirmed=100_000)
 
@@ -77,14 +71,11 @@ async def test_cut_leaves_no_snapshot_and_no_synced_position_above() -> None:
 async def test_copy_that_is_cut_or_begun_anew_is_another_member(action: PartingAction) -> None:
     files = SimFiles()
     ends = await stored(files)
-    replica = object.__new__(RunningReplica)
-    replica._host = replace(host_of(files), threads=Inline())
-    replica._config, replica._copy_identity = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911"), REPLICA
-    replica.standing = None
+    copy = closed_copy(files, REPLICA)
     with held_directory(files, PATH) as directory:
-        await replica._part(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
+        await copy.part(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
         identity = read_copy_identity(directory)
-    assert identity == replica._copy_identity
+    assert identity == copy.identity
     assert identity.member != REPLICA.member
     assert identity.forgot
 
@@ -97,14 +88,11 @@ async def test_damage_is_replaced_by_what_is_confirmed_and_the_rest_is_cut() -> 
     master = WholeCopy(good[:confirmed_to] + bytes(byte ^ 1 for byte in good[confirmed_to:]))
     damaged = confirmed_to - 100
     files.flip(f"{PATH}/commitlog/{damaged - damaged % 4096:020d}", damaged % 4096)
-    replica = object.__new__(RunningReplica)
-    replica._host = replace(host_of(files), threads=Inline())
-    replica._config = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911")
-    replica._copy_identity = replace(REPLICA, confirmed=confirmed_to)
+    copy = closed_copy(files, replace(REPLICA, confirmed=confirmed_to))
     with held_directory(files, PATH) as directory:
-        await replica._repair(directory, cast(Any, master), 0, frozenset({damaged}))
+        await copy._repair(directory, cast(Any, master), 0, frozenset({damaged}))
         identity = read_copy_identity(directory)
-    assert identity == replica._copy_identity
+    assert identity == copy.identity
     assert (identity.member != REPLICA.member, identity.forgot, master.asked_until) == (True, True, confirmed_to)
     store, found = await recovered(files, segment_bytes=4096)
     assert (found.end, found.lost_synced) == (confirmed_to, False)
@@ -121,7 +109,7 @@ async def test_damaged_copy_is_mended_by_its_master_also_with_cut_corrupt() -> N
             files.unlink(f"{directory.own}/snapshot-{above:020d}")
     replica = object.__new__(RunningReplica)
     replica._host, replica._changing = host_of(files), asyncio.Lock()
-    replica._config = BrokerConfig(cluster="test", store=PATH, replica_of="10.0.0.1:10911", cut_corrupt=True)
+    replica._config = BrokerConfig(cluster="test", store=PATH, replica_of=MASTER, cut_corrupt=True)
     with pytest.raises(StoreCorruptError, match=r"damaged|CRC|record"):
         await replica._follow()
 
@@ -131,15 +119,11 @@ async def test_copy_that_is_not_whole_is_not_started(installing: bool, monkeypat
     async def nobody(*_: object, **__: object) -> None:
         raise TransportError("nobody listens")
 
-    monkeypatch.setattr("lockstep.broker.running_replica.connect", nobody)
+    monkeypatch.setattr("lockstep.broker.replication.closed_copy.connect", nobody)
     files = SimFiles()
     await stored(files)
-    replica = object.__new__(RunningReplica)
-    replica._host, replica._peers, replica.standing = replace(host_of(files), threads=Inline()), NO_SECURITY, None
-    replica._config = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911")
-    replica._copy_identity, replica._damage = replace(REPLICA, installing=installing), None
     with held_directory(files, PATH) as directory:
-        assert await replica._prepare(directory) is not installing
+        assert await closed_copy(files, replace(REPLICA, installing=installing)).prepare(directory) is not installing
 
 
 @pytest.mark.parametrize("power", [False, True])

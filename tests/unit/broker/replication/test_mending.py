@@ -1,32 +1,21 @@
 """How a replica mends its copy when it finds the same damage again and again."""
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lockstep.broker import running_replica
-from lockstep.broker.config import BrokerConfig
-from lockstep.broker.replication.copy_identity import CopyIdentity, Role, save_copy_identity
-from lockstep.broker.running_replica import RottenLogError, RunningReplica, scrub
+from lockstep.broker.replication import closed_copy as module
+from lockstep.broker.replication.closed_copy import RottenLogError
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role
+from lockstep.broker.running_replica import scrub
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import held_directory
-from lockstep.protocol.errors import StoreError
-from lockstep.protocol.names import INTERNAL_LISTENER
-from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import PATH, host_of
-
-
-class Inline:
-    async def run(self, function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
-
-
-class EndError(StoreError):
-    """Ends the life of a replica in these tests."""
+from support.closed_copies import closed_copy
+from support.store_kit import PATH
 
 
 @pytest.mark.parametrize(
@@ -42,19 +31,8 @@ class EndError(StoreError):
 async def test_damage_is_mended_by_a_file_then_by_a_new_copy_then_after_pauses(
     found: list[int], expected: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, done, left = SimFiles(), list[object](), list(found)
-    replica = RunningReplica.__new__(RunningReplica)
-    replica._config, replica._host = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911"), replace(host_of(files), threads=Inline())
-    replica._changing, replica._damage, replica._replaced, replica._store = running_replica.asyncio.Lock(), None, set(), None
-    replica._is_blank = False
-    replica._office = replica.standing = None
-    replica._copy_identity, replica._peers = CopyIdentity("a", Role.REPLICA), NO_SECURITY
-    replica.addresses = {INTERNAL_LISTENER: "10.0.0.2:10911"}
-    with held_directory(files, PATH) as directory:
-        directory.make_own()
-        save_copy_identity(directory, replica._copy_identity)
-        for name in ("identity", "proof"):
-            directory.replace(f"{directory.own}/{name}", b"")
+    files, done = SimFiles(), list[object]()
+    copy = closed_copy(files, CopyIdentity("a", Role.REPLICA))
 
     async def connected(*_: object, **__: object) -> Any:
         return SimpleNamespace(close=lambda reason: None)
@@ -71,18 +49,18 @@ async def test_damage_is_mended_by_a_file_then_by_a_new_copy_then_after_pauses(
 
         return mended
 
-    async def followed() -> Any:
-        if not left:
-            raise EndError("the end")
-        raise StoreCorruptError("damaged", position=left.pop(0))
-
-    monkeypatch.setattr(running_replica, "connect", connected)
-    monkeypatch.setattr(running_replica, "present", presented)
-    monkeypatch.setattr(running_replica.asyncio, "sleep", paused)
-    for name, instead in (("_install", note("everything")), ("_repair", note("a file")), ("_follow", followed)):
-        monkeypatch.setattr(replica, name, instead)
-    with pytest.raises(EndError):
-        await replica._live()
+    monkeypatch.setattr(module, "connect", connected)
+    monkeypatch.setattr(module, "present", presented)
+    monkeypatch.setattr(module.asyncio, "sleep", paused)
+    for name, what in (("_install", "everything"), ("_repair", "a file")):
+        monkeypatch.setattr(copy, name, note(what))
+    with held_directory(files, PATH) as directory:
+        directory.make_own()
+        for name in ("identity", "proof"):
+            directory.replace(f"{directory.own}/{name}", b"")
+        for position in found:
+            await copy.note_damage(StoreCorruptError("damaged", position=position))
+            assert await copy.prepare(directory)
     assert done == expected
 
 

@@ -1,18 +1,17 @@
 """Which replicas an operator may promote, with and without `--force`."""
 
 import asyncio
-from types import SimpleNamespace
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lockstep.broker import running_replica
-from lockstep.broker.config import BrokerConfig
-from lockstep.broker.replication.copy_identity import CopyIdentity, Role
-from lockstep.broker.running_replica import RunningReplica
+from lockstep.broker.replication import promotion
+from lockstep.broker.replication.copy_identity import Role
 from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.protocol.errors import ServiceNotAvailableError
-from lockstep.protocol.names import INTERNAL_LISTENER
+from lockstep.runtime.host import Host
 from lockstep.runtime.security.client_security import NO_SECURITY
 
 MASTER, OWN, OTHER = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
@@ -23,16 +22,10 @@ def answer(role: Role, term: int, end: int = 0) -> ReplicaStatus:
     return ReplicaStatus("broker-a", "C", "store", role, "f" * 16, term, end, 0, 0)
 
 
-def replica_with(facts: dict[str, Any]) -> RunningReplica:
-    """Return a replica of term 7 whose log ends at 100, which is in the set unless `facts` say something else."""
-    replica = RunningReplica.__new__(RunningReplica)
-    replica._config, replica._peers = BrokerConfig(name="broker-a", replica_of=MASTER), NO_SECURITY
-    replica._copy_identity = CopyIdentity("a" * 16, Role.REPLICA, **{"in_set": True, **facts})
-    replica.standing = replica._following = replica._damage = replica._office = None
-    replica._is_blank, replica.addresses, replica._host = False, {INTERNAL_LISTENER: OWN}, SimpleNamespace()  # type: ignore[assignment]
-    state = SimpleNamespace(coordination=SimpleNamespace(state=SimpleNamespace(term=7)), replicas={"a" * 16: OWN, "b" * 16: OTHER})
-    replica._store, replica._state = SimpleNamespace(store_id="store", log_bounds=(0, 100)), state  # type: ignore[assignment]
-    return replica
+def own_status(facts: dict[str, Any]) -> ReplicaStatus:
+    """Return the status of a replica of term 7 whose log ends at 100, and which knows another one."""
+    own = replace(answer(Role.REPLICA, 7, 100), member="a" * 16, master=MASTER, known={"b" * 16: OTHER})
+    return replace(own, complete=facts.get("complete", False), may_have_forgotten=facts.get("forgot", False))
 
 
 @pytest.mark.parametrize(
@@ -57,12 +50,8 @@ async def test_promotion_that_may_lose_something_is_refused(
         await asyncio.sleep(0)
         return answers.get(address)
 
-    monkeypatch.setattr(running_replica, "ask_status", ask)
+    monkeypatch.setattr(promotion, "ask_status", ask)
     for force, expected in ((False, refused), (True, forced)):
-        replica = replica_with(facts)
-        assert replica._state is not None
-        if not expected:
-            await replica._check_promotion(replica._state, force)
-        else:
-            with pytest.raises(ServiceNotAvailableError, match=expected):
-                await replica._check_promotion(replica._state, force)
+        check = promotion.check_promotion(Host.current(), own_status(facts), OWN, facts.get("in_set", True), NO_SECURITY, force=force)
+        with pytest.raises(ServiceNotAvailableError, match=expected) if expected else nullcontext():
+            await check

@@ -19,15 +19,11 @@ from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation import SimFiles
+from support.closed_copies import inline_host
 from support.store_kit import SeededRandom
 
 OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 """Nothing listens there."""
-
-
-class Inline:
-    async def run(self, function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
 
 
 def host_with(identity: CopyIdentity | None, *, has_log: bool = False, is_restored: bool = False) -> Any:
@@ -43,7 +39,7 @@ def host_with(identity: CopyIdentity | None, *, has_log: bool = False, is_restor
             directory.make_own()
             save_copy_identity(directory, identity)
 
-    return SimpleNamespace(files=files, threads=Inline())
+    return inline_host(files)
 
 
 def starts_as_replica(host: Any, replica_of: str | None, monkeypatch: pytest.MonkeyPatch, status: ReplicaStatus | None = None) -> bool:
