@@ -134,13 +134,14 @@ class RunningReplica:
             self._tasks.spawn(self._stand(self.standing), "broker.office")
 
     @property
-    def master(self) -> str:
-        """The address of the master, by the register or by the settings; the own one as long as the register has not said it."""
-        return self._known_master or self.addresses[INTERNAL_LISTENER]
+    def master(self) -> str | None:
+        """The address of the master, by the settings or by the register. None while that has not said it, or names this copy.
 
-    @property
-    def _known_master(self) -> str | None:
-        return self._config.replica_of if self.standing is None else self.standing.master
+        A copy that was elected and may lack what it acknowledged since is another member, at the address that the register still names.
+        """
+        if self.standing is None:
+            return self._config.replica_of
+        return None if self.standing.master == self.addresses.get(INTERNAL_LISTENER) else self.standing.master
 
     async def _stand(self, standing: Standing) -> None:
         """Become the master when this copy is elected. If its store has to be mended first, the register goes on naming it meanwhile."""
@@ -180,7 +181,7 @@ class RunningReplica:
     def _refuse(self, endpoint: Endpoint) -> Exception:
         """Return the error for what only a master does. It names the master that is followed now, where its address is the one to use."""
         words = f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is "
-        words += self._known_master or "not known yet"
+        words += self.master or "not known yet"
         master = None if self._following is None or endpoint.listener != INTERNAL_LISTENER else self._following.master
         return NotLeaderError(words) if master is None else NotLeaderError(words, address=master.address, term=master.term)
 
@@ -224,15 +225,15 @@ class RunningReplica:
 
         Two copies that name each other, and are both blank, have nothing to lose: the one whose address sorts first begins.
         """
-        mine = self.addresses[INTERNAL_LISTENER]
-        if self._office is not None or mine >= self.master:
+        mine, master = self.addresses[INTERNAL_LISTENER], self.master
+        if self._office is not None or master is None or mine >= master:
             return False
-        other = await ask_status(self._host, self.master, self._peers)
+        other = await ask_status(self._host, master, self._peers)
         if other is None or not other.blank or other.master != mine or other.broker_name != self._config.name:
             return False
-        self._copy.identity = CopyIdentity(self._copy.identity.member, Role.MASTER, instead_of=self.master)
+        self._copy.identity = CopyIdentity(self._copy.identity.member, Role.MASTER, instead_of=master)
         await self._host.threads.run(save_copy_identity, directory, self._copy.identity)
-        log.info("replica.begins_log", other=self.master, why="neither copy has ever had a log, and this one's address sorts first")
+        log.info("replica.begins_log", other=master, why="neither copy has ever had a log, and this one's address sorts first")
         return True
 
     async def _follow(self) -> ReplicaFollowReply:
@@ -322,7 +323,7 @@ class RunningReplica:
 
     @property
     def _reason(self) -> str:
-        return f"this broker is a replica of {self.master}"
+        return f"this broker is a replica of {self.master or 'a master that is not known yet'}"
 
     def _header(self) -> ReplicaFollowHeader:
         config, store = self._config, self._store
@@ -354,7 +355,7 @@ class RunningReplica:
             may_have_forgotten=member.forgot and (following is None or not following.has_everything),
             complete=member.complete,
             following=following is not None and following.master is not None,
-            master=self._known_master or "",
+            master=self.master or "",
             trouble=self._trouble(),
             known=known,
             was=tuple(member.was),
@@ -411,7 +412,7 @@ class RunningReplica:
             mine = self.addresses[INTERNAL_LISTENER]  # also that of the member that this store was before it began anew
             member = self._copy.identity.member
             known = {each: address for each, address in state.replicas.items() if each != member and address != mine}
-            before = await self._become_master(store, CopyIdentity("", Role.MASTER, known=known, instead_of=self.master))
+            before = await self._become_master(store, CopyIdentity("", Role.MASTER, known=known, instead_of=self.master or ""))
         except BaseException:  # re-raised
             self._promoting = self._is_promoted()
             raise

@@ -204,7 +204,6 @@ class Standing:
         if verdict.step is Step.WAIT or entry is None:
             self._note_waits(verdict.why)
             return None
-        self._waits = ""
         if verdict.step is Step.FOLLOW:
             master, was = entry.replicas[entry.master], self.master
             if (master, entry.term) != (was, self._followed_term):
@@ -215,9 +214,13 @@ class Standing:
                     copy.redirect(master)
                 return None
             if not lost:
+                self._waits = ""
                 return None
         if not copy.is_whole():
             return None
         if own.member in entry.in_sync:
             return await self.stand(own)
-        return await self._rule_alone(own, entry, "roll_call") if await self._is_called_first(copy, entry) else None
+        if await self._is_called_first(copy, entry):
+            return await self._rule_alone(own, entry, "roll_call")
+        self._note_waits(f"this copy is not in the set of term {entry.term}, and no member of it serves or stands")
+        return None

@@ -67,10 +67,10 @@ class ClosedCopy:
         host: Host,
         config: BrokerConfig,
         peers: ClientSecurity,
-        master: Callable[[], str],
+        master: Callable[[], str | None],
         header: Callable[[], ReplicaFollowHeader],
     ) -> None:
-        """`master` returns the address of the master, `header` the request by which the replica presents itself."""
+        """`master` returns the address of the master, None if it is not known; `header` that by which the replica presents itself."""
         self._host = host
         self._config = config
         self._peers = peers
@@ -112,8 +112,10 @@ class ClosedCopy:
             await self._cut(directory, self.identity.cut_to)
         if not is_new and damage is None:
             return True
+        if (master := self._master()) is None:
+            return False
         try:
-            endpoint = await connect(self._host, self._master(), security=self._peers)
+            endpoint = await connect(self._host, master, security=self._peers)
             try:
                 # Without terms: everything else than an installation is decided when the log can be read.
                 header = replace(self._header(), store_id="", end=0, confirmed=0)
@@ -127,7 +129,7 @@ class ClosedCopy:
         except (LockstepError, TimeoutError) as error:
             if isinstance(error, StoreError):
                 raise
-            facts = {"master": self._master(), "error": str(without_frames(error)), "then": "it is tried again"}
+            facts = {"master": master, "error": str(without_frames(error)), "then": "it is tried again"}
             log_limited(log, "warning", "replica.not_ready", **facts)
             return False
         return not self.identity.installing

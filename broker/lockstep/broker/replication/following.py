@@ -104,10 +104,10 @@ class Following:
         replica_log: ReplicaLog,
         header: Callable[[], ReplicaFollowHeader],
         begins: Callable[[], Awaitable[None]],
-        master_address: Callable[[], str],
+        master_address: Callable[[], str | None],
     ) -> None:
         """`header` returns the request by which the replica presents itself. `begins` is awaited before bytes of a master are asked for.
-        `master_address` returns where the master is."""
+        `master_address` returns where the master is, None if that is not known."""
         self._host = host
         self._store = store
         self._state = state
@@ -186,7 +186,10 @@ class Following:
         while True:
             if self._is_halted:
                 await asyncio.get_running_loop().create_future()
-            address = self._master_address()
+            if (address := self._master_address()) is None:
+                await is_set_within(self._again, RETRY_MAX_MS / 1000)
+                self._again.clear()
+                continue
             try:
                 self._endpoint = endpoint = await connect(self._host, address, security=security)
                 try:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from lockstep.broker.office.rules import OwnCopy
 from lockstep.broker.office.standing import Standing
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.running_replica import RunningReplica
+from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
 from support.closed_copies import closed_copy
@@ -83,3 +84,21 @@ async def test_copy_that_was_elected_does_not_rule_if_another_one_was_elected_be
     assert await standing.stand(OwnCopy(MEMBERS[1], "log", 7, may_create=False)) is None
     assert register.value is not None
     assert (register.value.master, register.value.in_sync) == (MEMBERS[2], before.in_sync)
+
+
+async def test_copy_that_the_register_still_names_dials_nobody_and_says_why_it_is_not_elected(caplog: pytest.LogCaptureFixture) -> None:
+    """It may lack what it acknowledged as the member that was elected; the other member of the set does not answer."""
+    host, register = Host.current(), MemoryRegister(before := entry(7))
+    office, mine = Office(host, register, "etcd://10.0.0.9:2379"), before.replicas[before.master]
+    copy = RunningReplica.__new__(RunningReplica)
+    standing = copy.standing = Standing(host, office, "broker-a", lambda: mine, 3_000)
+    copy._copy, copy._store, copy._state = closed_copy(SimFiles(), CopyIdentity("d" * 16, Role.REPLICA)), None, None
+    copy._following, copy.addresses = cast(Any, SimpleNamespace(stopping=asyncio.Event())), {INTERNAL_LISTENER: mine}
+    copy._following.drop_connection = lambda reason: None
+    await office.look()
+    assert await standing._consider(copy, lost=False) is None
+    assert (standing.master, copy.master) == (mine, None)
+    for _ in range(2):
+        assert await standing._consider(copy, lost=True) is None
+    (waits,) = [record.getMessage() for record in caplog.records if "office.waits" in record.getMessage()]
+    assert "this copy is not in the set of term 7, and no member of it serves or stands" in waits

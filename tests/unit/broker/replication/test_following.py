@@ -100,7 +100,8 @@ async def test_master_that_accepts_a_connection_and_says_nothing_is_not_heard(mo
     async with listening(serve) as address:
         header = ReplicaFollowHeader("broker-a", "c", "store", "a", "here", 0, 0, "1")
         parts: Any = (Host.real(), None, SimpleNamespace(terms=()), SimpleNamespace(end=0), lambda: header, None)
-        replica = Following(*parts, lambda: address)
+        known = iter([None, None])  # nobody says at first who the master is
+        replica = Following(*parts, lambda: next(known, address))
         replica.on_heard = lambda: heard.append(connections)
         replica.on_refused = lambda: heard.append(-connections)
         running = asyncio.ensure_future(replica.run(NO_SECURITY))
