@@ -22,6 +22,9 @@ from lockstep.protocol.errors import LockstepError
 RESTORE = "`lockstep ha failover BROKER --to HOST:PORT --unclean`"
 OTHERS_MAX = 32
 """Copies that are not in the set, in an entry: of more, the first ones are left out."""
+PAUSED_MS = 100
+"""Looks at the silence of a master that are further apart are a pause of this process. So much of it counts all the same: on a busy machine
+each look may be late."""
 REFUSED_MS = 300
 """How long a member waits to stand when connections to its master are refused."""
 
@@ -178,12 +181,13 @@ class Silence:
 
     def is_lost(self, now_ms: int, longest_ms: int) -> bool:
         """Return whether the copy may stand. If the last call was more than `longest_ms` ago, this process was paused for that time: that
-        is no silence of its master."""
+        is no silence of its master, but for PAUSED_MS of it."""
         since_ms = now_ms - self._looked_ms
         self._looked_ms = now_ms
         if since_ms > longest_ms:
-            self._heard_ms = min(now_ms, self._heard_ms + since_ms)
+            paused_ms = since_ms - PAUSED_MS
+            self._heard_ms = min(now_ms, self._heard_ms + paused_ms)
             if self._refused_ms is not None:
-                self._refused_ms = min(now_ms, self._refused_ms + since_ms)
+                self._refused_ms = min(now_ms, self._refused_ms + paused_ms)
         is_refused = self._refused_ms is not None and now_ms - self._refused_ms >= REFUSED_MS
         return is_refused or now_ms - self._heard_ms >= self._silence_ms

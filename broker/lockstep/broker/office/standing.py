@@ -9,6 +9,7 @@ from lockstep.broker.groups.coordination import next_term
 from lockstep.broker.office.office import LOOK_S, Office
 from lockstep.broker.office.register import Entry, RegisterError
 from lockstep.broker.office.rules import (
+    PAUSED_MS,
     Called,
     OfficeError,
     OwnCopy,
@@ -29,10 +30,8 @@ from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurit
 log = get_logger("broker")
 
 TICK_S = 0.05
-PAUSED_MS = 100
-"""A tick that takes longer is a pause of this process."""
 LOOKED_MS = 4_000
-"""The same for one in which the register is read, and a roll is called."""
+"""A tick in which the register is read, and a roll is called, is a pause of this process if it takes longer."""
 LOST_LOOK_S = 0.2
 """How often the register is read while the master is lost, and this copy can't stand."""
 

@@ -7,6 +7,7 @@ import pytest
 from lockstep.broker.office.register import Entry
 from lockstep.broker.office.rules import (
     OTHERS_MAX,
+    PAUSED_MS,
     REFUSED_MS,
     Called,
     OfficeError,
@@ -147,14 +148,14 @@ class Watch:
         began_ms = self.now_ms
         while self.now_ms - began_ms < most_ms:
             self.now_ms += EVERY_MS
-            if self.silence.is_lost(self.now_ms, EVERY_MS):
+            if self.silence.is_lost(self.now_ms, PAUSED_MS):
                 return self.now_ms - began_ms
         return None
 
     def look(self, times: int) -> None:
         for _ in range(times):
             self.now_ms += EVERY_MS
-            assert not self.silence.is_lost(self.now_ms, EVERY_MS)
+            assert not self.silence.is_lost(self.now_ms, PAUSED_MS)
 
 
 def test_silent_master_is_lost_and_one_that_is_heard_is_not() -> None:
@@ -208,6 +209,21 @@ def test_pause_of_the_copy_itself_is_no_silence_of_its_master(paused_ms: int, re
     rest_ms = watch.lost_after_ms()
     assert rest_ms is not None
     assert rest_ms + 2 * EVERY_MS >= limit_ms - EVERY_MS
+
+
+@pytest.mark.parametrize("step_ms", [PAUSED_MS + 1, 400])
+@pytest.mark.parametrize("refused", [False, True])
+def test_copy_whose_machine_is_so_busy_that_each_look_is_late_notices_that_its_master_is_lost(step_ms: int, refused: bool) -> None:
+    watch = Watch()
+    watch.silence.heard(watch.now_ms)
+    if refused:
+        watch.silence.refused(watch.now_ms)
+    looks = 0
+    while not watch.silence.is_lost(watch.now_ms, PAUSED_MS):
+        watch.now_ms += step_ms
+        looks += 1
+        assert looks <= SILENCE_MS / PAUSED_MS
+    assert looks == (REFUSED_MS if refused else SILENCE_MS) / PAUSED_MS
 
 
 @pytest.mark.parametrize("step_ms", [310, 1_000, LOOKED_MS])
