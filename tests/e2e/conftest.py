@@ -9,7 +9,7 @@ from support.cluster import MEASURED, Cluster, Report, running_cluster
 from support.copies import Copies
 from support.effort import usually
 from support.hostile_world import World, checked_world, hostile_world
-from support.registers import RegisterServer
+from support.registers import RegisterServer, new_register_server
 from support.small_disk import small_disk
 
 
@@ -33,9 +33,9 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(params=usually(["etcd"], ["etcd", "witness"]))
 def register_server(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RegisterServer]:
     """Return a register that is not started, and killed at the end."""
-    server = RegisterServer(request.param, cluster.folder)
+    server = new_register_server(request.param, cluster.folder)
     yield server
-    server.kill()
+    server.close()
 
 
 @pytest.fixture

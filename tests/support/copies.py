@@ -34,8 +34,12 @@ class Copies:
     options: tuple[str, ...] = QUICK
     registers: dict[str, str] = field(default_factory=dict)
     """Place → address of the register, where that is not its own."""
+    nameservers: dict[str, str] = field(default_factory=dict)
+    """Place → nameservers of the copy, where they are not the cluster's."""
     advertised: dict[str, str] = field(default_factory=dict)
     """Place → address at which others reach the copy, where that is not its own."""
+    listeners: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Place → options of further listeners."""
 
     @classmethod
     async def start_all(cls, cluster: Cluster, register: RegisterServer, count: int = 2, *options: str) -> "Copies":
@@ -60,8 +64,8 @@ class Copies:
         given = ["--name", "broker-a", "--listen", self.addresses[place], "--store", str(self.store(place))]
         if place in self.advertised:
             given += ["--advertise", self.advertised[place]]
-        own = role or self.role(place)
-        return ["-m", "lockstep.broker", *given, "--nameserver", self.cluster.nameservers, *own, *self.options]
+        given += ["--nameserver", self.nameservers.get(place, self.cluster.nameservers), *self.listeners.get(place, ())]
+        return ["-m", "lockstep.broker", *given, *(role or self.role(place)), *self.options]
 
     def role(self, place: str) -> tuple[str, ...]:
         """Return the options of a copy under the register."""

@@ -1,8 +1,11 @@
-"""A TCP link that can be slowed down, or cut in one direction: what is sent over it waits then, as while packets are lost."""
+"""A TCP link that can be slowed down, or cut in one direction, as while packets are lost there.
+
+What is sent in that direction waits, the end of a connection too, and no connection is established while either direction is cut.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 
 CHUNK_BYTES = 1 << 16
@@ -35,13 +38,27 @@ class Link:
         for each in self._open.values():
             each.set()
 
+    async def _until_whole(self) -> None:
+        for each in self._open.values():
+            await each.wait()
+
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = self._target.rpartition(":")
         try:
-            their_reader, their_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
+            if not self._marker:
+                await self._until_whole()
+            host, _, port = self._target.rpartition(":")
+            with suppress(OSError):
+                await self._forward(reader, writer, *await asyncio.open_connection(host, int(port)))
+        finally:
             writer.close()
-            return
+
+    async def _forward(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        their_reader: asyncio.StreamReader,
+        their_writer: asyncio.StreamWriter,
+    ) -> None:
         marked = asyncio.Event()
         pumps = [
             asyncio.ensure_future(self._pump(Direction.THERE, reader, their_writer, marked)),
@@ -50,24 +67,32 @@ class Link:
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            their_writer.close()
             for pump in pumps:
                 pump.cancel()
             await asyncio.wait(pumps)
-            their_writer.close()
-            writer.close()
 
     async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, marked: asyncio.Event) -> None:
-        try:
-            while data := await reader.read(CHUNK_BYTES):
-                if direction is Direction.THERE and self._marker in data:
-                    marked.set()
-                if marked.is_set():
-                    await self._open[direction].wait()
-                await asyncio.sleep(self.delay_s)
+        while data := await received(reader):
+            if direction is Direction.THERE and not marked.is_set() and self._marker in data:
+                marked.set()
+                await self._until_whole()
+            if marked.is_set():
+                await self._open[direction].wait()
+            await asyncio.sleep(self.delay_s)
+            if not writer.is_closing():  # else the other pump tells that
                 writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
+                with suppress(OSError):
+                    await writer.drain()
+        if marked.is_set():
+            await self._open[direction].wait()
+
+
+async def received(reader: asyncio.StreamReader) -> bytes:
+    """Return what is received next; nothing at the end, whatever it is."""
+    with suppress(OSError):
+        return await reader.read(CHUNK_BYTES)
+    return b""
 
 
 @asynccontextmanager

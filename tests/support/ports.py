@@ -67,10 +67,13 @@ def _is_reachable(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of which each, and the one 2 below it, where RocketMQ's broker and its older clients use a second one, are free."""
+    """Return ports of which each, and the one 2 below it, where RocketMQ's broker and its older clients use a second one, are free.
+
+    None is returned twice within a test.
+    """
     found: list[int] = []
     while len(found) < count:
         port = SystemRandom().randrange(FIRST + 2, END, 4)
-        if port not in found and is_free(port) and is_free(port - 2):
+        if port not in _claimed and is_free(port) and is_free(port - 2):
             found.append(port)
     return found

@@ -135,6 +135,10 @@ class RegisterServer:
             self.process.kill()
             self.process.wait()
 
+    def close(self) -> None:
+        """Kill all of it."""
+        self.kill()
+
     async def call(self, path: str, asked: dict[str, Any], token: str = "") -> dict[str, Any]:
         """Return the answer of etcd to a request of its administrator."""
         client = HttpClient(Host.real(), self.address, response_bytes_max=1 << 20)
@@ -142,6 +146,41 @@ class RegisterServer:
         response = await (await client.connection()).request("POST", path, fields, json.dumps(asked).encode())
         assert response.status == 200, response
         return dict(json.loads(response.body))
+
+
+class EtcdOfThree(RegisterServer):
+    """An etcd of three members. Its URL names all, `kill` kills two, and `start` starts those that do not run."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("etcd", folder)
+        self.members = {f"member-{number}": RegisterServer("etcd", folder / f"member-{number}") for number in (1, 2, 3)}
+        peers = ",".join(f"{name}=http://127.0.0.1:{member.ports[1]}" for name, member in self.members.items())
+        for name, member in self.members.items():
+            member.folder.mkdir()
+            member.options = ("--name", name, "--initial-cluster", peers)
+
+    @property
+    def address(self) -> str:
+        return ",".join(member.address for member in self.members.values())
+
+    async def start(self, *, user: str | None = None) -> None:
+        down = [member for member in self.members.values() if member.process is None or member.process.returncode is not None]
+        await asyncio.gather(*(member.start(user=user) for member in down))
+
+    def kill(self) -> None:
+        self._kill(2)
+
+    def close(self) -> None:
+        self._kill(3)
+
+    def _kill(self, count: int) -> None:
+        for member in [*self.members.values()][:count]:
+            member.kill()
+
+
+def new_register_server(kind: str, folder: Path) -> RegisterServer:
+    """Return a server that is not started: etcd, witness or "etcd of three"."""
+    return EtcdOfThree(folder) if kind == "etcd of three" else RegisterServer(kind, folder)
 
 
 async def answers(register: Register) -> bool:
