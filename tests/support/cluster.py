@@ -282,6 +282,11 @@ class Cluster:
         """Return queue → epoch as reported by the brokers."""
         return {f"{line['topic']}@{line['broker']}:{line['queue_id']}": line["epoch"] for line in (await self.group(name))["queues"]}
 
+    async def queues(self, topic: str = "orders") -> set[str]:
+        """Return the queues of the topic."""
+        shown: dict[str, Any] = json.loads(await self.command("topic", "show", topic, "--json"))
+        return {f"{topic}@{each['broker']}:{each['queue_id']}" for each in shown["queues"]}
+
     # ----------------------------------------------------------------------------------------------------------------- waiting
 
     async def until(self, what: str, true: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:

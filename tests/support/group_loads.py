@@ -25,6 +25,8 @@ class Ordered:
     def __init__(self, cluster: Cluster, order: str = "queue", *options: str) -> None:
         self.cluster = cluster
         self.options: tuple[str, ...] = ("--order-by", order, *options)
+        self.queues = QUEUE_NAMES
+        """The queues of the topic."""
 
     async def begin(self) -> None:
         for name in MEMBERS:
@@ -39,13 +41,13 @@ class Ordered:
     async def went_on(self, after_us: int) -> None:
         """Wait until sends to each queue are acknowledged, and each queue is worked on."""
         await self.until_sent(after_us)
-        await self.cluster.until_accepted(QUEUE_NAMES, after_us=after_us)
+        await self.cluster.until_accepted(self.queues, after_us=after_us)
 
     async def until_sent(self, after_us: int) -> None:
         def sent() -> set[str]:
             return {queue for queue, times in self.cluster.acknowledged_times().items() if times[-1] > after_us}
 
-        await self.cluster.until("sends to each queue are acknowledged", lambda: sent() >= QUEUE_NAMES)
+        await self.cluster.until("sends to each queue are acknowledged", lambda: sent() >= self.queues)
 
     async def prove(self) -> int:
         """Check what was handled. Return how many events were handled again."""
@@ -126,7 +128,7 @@ class Concurrent(Ordered):
         def queues() -> set[str]:
             return {each.queue for each in self.cluster.handled_events() if each.begun_us > after_us}
 
-        await self.cluster.until("each queue is handled", lambda: queues() == QUEUE_NAMES)
+        await self.cluster.until("each queue is handled", lambda: queues() == self.queues)
 
     async def prove(self) -> int:
         await self.cluster.until_done()
