@@ -7,6 +7,8 @@ import pytest
 
 from lockstep.client import ConsumeFromWhere, Message, MessageQueue, Producer, PullConsumer
 from support.cluster import QUICK, Cluster
+from support.copies import Copies
+from support.registers import RegisterServer
 
 pytestmark = pytest.mark.e2e
 
@@ -82,3 +84,19 @@ async def test_lost_broker_is_removed_after_what_is_lost_was_said(cluster: Clust
     while (await states(cluster))["broker-a"] != "registered":
         pass
     assert await brokers_of(cluster, "orders") == {"broker-b"}, "it does not bring its queues back"
+
+
+async def test_broker_is_not_lost_while_a_copy_of_it_runs(copies: Copies, cluster: Cluster, register_server: RegisterServer) -> None:
+    """No register, so nobody is elected: a failover that takes long."""
+    await cluster.broker("broker-b")
+    master = await copies.until_in_sync()
+    (replica,) = copies.addresses.keys() - {master}
+    register_server.kill()
+    await cluster.kill(master)
+    for command in (("drain", "broker-a"), ("remove", "broker-a"), ("remove", "broker-a", "--force")):
+        said = await cluster.command("broker", *command, code=1)
+        assert ("is not registered now" if command[0] == "drain" else f"answers at {copies.addresses[replica]}. Wait until") in said
+    assert await brokers_of(cluster, "orders", 1) == {"broker-a"}
+    await cluster.kill(replica)
+    await cluster.command("broker", "remove", "broker-a", "--force")
+    assert await brokers_of(cluster, "orders") == {"broker-b"}

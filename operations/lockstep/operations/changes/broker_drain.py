@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, by_name
+from lockstep.operations.brokers.replica_query import read_named
 from lockstep.operations.changes.layouts.drain import (
     STEP_S,
     WaitReport,
@@ -40,12 +41,7 @@ class BrokerDrain(Operation):
     name: Annotated[str, Argument(metavar="NAME", help="The broker's name.")]
 
     async def plan(self, admin: AdminClient) -> Plan:
-        broker = by_name(await admin.brokers()).get(self.name)
-        if broker is None or not broker.registered:
-            raise OperationError(
-                f"broker {self.name} is not registered: a running broker is drained. Use `lockstep broker remove {self.name}` for a "
-                "lost one"
-            )
+        await registered_broker(admin, self.name)
         topics = tuple(with_queues_on(self.name, await admin.layouts()))
 
         async def carry_out() -> ChangeOutcome:
@@ -80,6 +76,12 @@ class BrokerRemove(Operation):
         broker = by_name(await admin.brokers()).get(name)
         if broker is not None and broker.registered:
             raise OperationError(f"broker {name} is registered: drain it instead (`lockstep broker drain {name}`), or stop it first")
+        running = [] if broker is None else [each.address for each in await read_named(admin, name, ()) if each.status is not None]
+        if running:
+            raise OperationError(
+                f"broker {name} is not lost: it, or another copy of its log, answers at {' and '.join(running)}. Wait until it serves (see "
+                f"`lockstep replica ls --broker {name}`), or stop it first"
+            )
         layouts = with_queues_on(name, await admin.layouts())
         lost = [_lost(topic, layout, name) for topic, layout in layouts.items()]
 

@@ -144,7 +144,10 @@ async def registered_broker(admin: AdminClient, name: str) -> BrokerAddress:
     """Return the broker. Raise OperationError if it is not registered."""
     broker = by_name(await admin.brokers()).get(name)
     if broker is None or not broker.registered:
-        raise OperationError(f"broker {name} is not registered now: start it, and run the command again")
+        raise OperationError(
+            f"broker {name} is not registered now: start it, or wait until another copy of it serves, and run the command again. If it is "
+            f"lost for good with all its copies, `lockstep broker remove {name}` removes its queues"
+        )
     return broker
 
 
