@@ -62,7 +62,10 @@ async def find_substitute(admin: AdminClient, layout: TopicLayout, source: str) 
         return None
     others = sorted(broker.name for broker in await admin.brokers() if broker.registered and broker.name != source)
     if not others:
-        raise OperationError(f"topic {layout.topic} has queues on {source} alone, and no other broker is registered: start one first")
+        raise OperationError(
+            f"topic {layout.topic} has queues on {source} alone, and no other broker is registered now: start one, or wait until a "
+            "copy of one serves, and run the command again"
+        )
     counts = Counter(dict.fromkeys(others, 0))
     for each in (await admin.layouts()).values():
         counts.update({other: each.write_count(other) for other in others})
