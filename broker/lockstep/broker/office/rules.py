@@ -25,8 +25,9 @@ OTHERS_MAX = 32
 PAUSED_MS = 100
 """Looks at the silence of a master that are further apart are a pause of this process. So much of it counts all the same: on a busy machine
 each look may be late."""
-REFUSED_MS = 300
-"""How long a member waits to stand when connections to its master are refused."""
+REFUSED_MS = 100
+"""How long a member waits to stand when its connection to the master has ended and another one is refused. Where the link alone was lost,
+the master is connected to again."""
 
 
 class Step(StrEnum):
@@ -164,18 +165,22 @@ class Silence:
         self._was_heard = False
         """Whether this master was heard at all: one that has just been elected reads its log first, and is not there meanwhile."""
         self._refused_ms: int | None = None
+        """When the connection to it ended."""
+        self._is_refused = False
+        """Whether another one was refused since."""
         self._looked_ms = now_ms
 
     def begin(self, now_ms: int) -> None:
         """Another copy is the master from now on."""
-        self._heard_ms, self._was_heard, self._refused_ms = now_ms, False, None
+        self._heard_ms, self._was_heard, self._refused_ms, self._is_refused = now_ms, False, None, False
 
     def heard(self, now_ms: int) -> None:
         """Its master has sent something."""
-        self._heard_ms, self._was_heard, self._refused_ms = now_ms, True, None
+        self._heard_ms, self._was_heard, self._refused_ms, self._is_refused = now_ms, True, None, False
 
     def refused(self, now_ms: int) -> None:
         """A connection to its master was refused, or ended."""
+        self._is_refused = self._refused_ms is not None
         if self._was_heard and self._refused_ms is None:
             self._refused_ms = now_ms
 
@@ -189,5 +194,5 @@ class Silence:
             self._heard_ms = min(now_ms, self._heard_ms + paused_ms)
             if self._refused_ms is not None:
                 self._refused_ms = min(now_ms, self._refused_ms + paused_ms)
-        is_refused = self._refused_ms is not None and now_ms - self._refused_ms >= REFUSED_MS
+        is_refused = self._is_refused and self._refused_ms is not None and now_ms - self._refused_ms >= REFUSED_MS
         return is_refused or now_ms - self._heard_ms >= self._silence_ms

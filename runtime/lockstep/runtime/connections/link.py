@@ -1,7 +1,7 @@
 """Links: connections that are made again whenever they are lost. RocketMQ: NettyRemotingClient.
 
 WAITING ─addresses()─▶ CONNECTING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ CONNECTING (at once)
-   ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for less than 1 s
+   ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for < 300 ms
    └──────on_refused()────┴─────────────────────────┘
 
 If the peer has several addresses, several may be in CONNECTING and HANDSHAKE at a time (dial_order.py).
@@ -31,9 +31,11 @@ HANDSHAKE_MS = 5_000
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1_000
 """A link reaches a peer that is up again within a second (wire.md)."""
+ELECTION_TRIES = 12
+"""So many attempts to reach a peer with several addresses are at most 100 ms apart: another copy becomes the master within less time."""
 LOGIN_PAUSE_S = 5
 """Pause after a login that was refused: the client logs in again with its password as it is by then."""
-STABLE_MS = 1_000
+STABLE_MS = 300
 """Minimum duration of a connection for an immediate reconnect, so that a peer that accepts and closes is not called in a tight loop."""
 
 
@@ -45,6 +47,13 @@ class Offer:
     """Of several the highest one is kept."""
     keep: Callable[[str], None] = lambda _: None
     """Called with the dialed address when the connection is kept."""
+
+
+def backoff_ms(failures: int, addresses: int) -> int:
+    """Return the longest pause after so many failed attempts to reach a peer with so many addresses: 50 ms, doubled up to 1 s."""
+    if addresses > 1:
+        failures = min(failures, 2) + max(0, failures - ELECTION_TRIES)
+    return min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failures - 1, 10))
 
 
 class Link:
@@ -290,6 +299,6 @@ class Link:
         await ended.wait()
 
     async def _back_off(self, failures: int) -> None:
-        """Wait 50 ms, doubled with each failure up to 1 s, half of it jitter, or until `retry`."""
-        ceiling_ms = min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failures - 1, 10))
+        """Wait for the backoff, half of it jitter, or until `retry`."""
+        ceiling_ms = backoff_ms(failures, len(self._addresses()))
         await is_set_within(self._retry, self._host.random.uniform(ceiling_ms / 2, ceiling_ms) / 1000)

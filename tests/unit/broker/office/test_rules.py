@@ -152,6 +152,11 @@ class Watch:
                 return self.now_ms - began_ms
         return None
 
+    def refuse(self) -> None:
+        """The connection to the master ends, and another one is refused."""
+        self.silence.refused(self.now_ms)
+        self.silence.refused(self.now_ms)
+
     def look(self, times: int) -> None:
         for _ in range(times):
             self.now_ms += EVERY_MS
@@ -166,22 +171,25 @@ def test_silent_master_is_lost_and_one_that_is_heard_is_not() -> None:
     assert watch.lost_after_ms() == SILENCE_MS
 
 
-def test_refused_connection_counts_if_the_master_was_heard() -> None:
+def test_refused_connection_counts_if_the_master_was_heard_and_another_one_is_refused_too() -> None:
     watch = Watch()
-    watch.silence.refused(watch.now_ms)
+    watch.refuse()
     assert watch.lost_after_ms() == SILENCE_MS
     watch.silence.heard(watch.now_ms)
     watch.silence.refused(watch.now_ms)
     watch.look(4)
-    watch.silence.refused(watch.now_ms)  # it is tried again, and does not begin anew
-    assert watch.lost_after_ms() == REFUSED_MS - 4 * EVERY_MS
+    watch.silence.refused(watch.now_ms)
+    assert watch.lost_after_ms() == EVERY_MS, "the time counts from the end of the connection on"
+    watch.silence.heard(watch.now_ms)
+    watch.refuse()
+    assert watch.lost_after_ms() == REFUSED_MS
 
 
 def test_master_that_is_heard_again_is_not_refused_any_more() -> None:
     watch = Watch()
     watch.silence.heard(watch.now_ms)
-    watch.silence.refused(watch.now_ms)
-    watch.look(3)
+    watch.refuse()
+    watch.look(1)
     watch.silence.heard(watch.now_ms)
     assert watch.lost_after_ms() == SILENCE_MS
 
@@ -189,10 +197,10 @@ def test_master_that_is_heard_again_is_not_refused_any_more() -> None:
 def test_new_master_has_the_time_to_read_its_log() -> None:
     watch = Watch()
     watch.silence.heard(watch.now_ms)
-    watch.silence.refused(watch.now_ms)
-    watch.look(4)
+    watch.refuse()
+    watch.look(1)
     watch.silence.begin(watch.now_ms)
-    watch.silence.refused(watch.now_ms)
+    watch.refuse()
     assert watch.lost_after_ms() == SILENCE_MS
 
 
@@ -202,13 +210,13 @@ def test_pause_of_the_copy_itself_is_no_silence_of_its_master(paused_ms: int, re
     watch = Watch()
     watch.silence.heard(watch.now_ms)
     if refused:
-        watch.silence.refused(watch.now_ms)
+        watch.refuse()
     limit_ms = REFUSED_MS if refused else SILENCE_MS
-    watch.look(2)
+    watch.look(1)
     watch.now_ms += paused_ms
     rest_ms = watch.lost_after_ms()
     assert rest_ms is not None
-    assert rest_ms + 2 * EVERY_MS >= limit_ms - EVERY_MS
+    assert EVERY_MS + PAUSED_MS + rest_ms >= limit_ms
 
 
 @pytest.mark.parametrize("step_ms", [PAUSED_MS + 1, 400])
@@ -217,7 +225,7 @@ def test_copy_whose_machine_is_so_busy_that_each_look_is_late_notices_that_its_m
     watch = Watch()
     watch.silence.heard(watch.now_ms)
     if refused:
-        watch.silence.refused(watch.now_ms)
+        watch.refuse()
     looks = 0
     while not watch.silence.is_lost(watch.now_ms, PAUSED_MS):
         watch.now_ms += step_ms
