@@ -17,7 +17,16 @@ from lockstep.protocol.bodies import LogTerm, LogTerms
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.errors import LockstepError, RemoteProtocolError, RequestTimeoutError, ServiceNotAvailableError, without_frames
+from lockstep.protocol.errors import (
+    AuthenticationError,
+    LockstepError,
+    MessageIllegalError,
+    NoPermissionError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ServiceNotAvailableError,
+    without_frames,
+)
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.replication import (
     ReplicaAckHeader,
@@ -53,12 +62,17 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-def _is_silence(error: BaseException) -> bool:
-    """Return whether an error says that no answer came, not that there is nobody to answer."""
+def shows_master(error: BaseException) -> bool | None:
+    """Return whether an error shows that the master lives (True) or that it does not serve (False); None if no answer came.
+
+    A master that refuses a copy, because of its login or its log, lives: that copy must not be elected in its place.
+    """
+    if isinstance(error, AuthenticationError | NoPermissionError | MessageIllegalError):
+        return True
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, TimeoutError | RequestTimeoutError):
-            return True
+            return None
         cause = cause.__cause__
     return False
 
@@ -209,8 +223,9 @@ class Following:
                     endpoint.close("the replica follows no longer")
                     self.master = self._endpoint = None
             except (LockstepError, TimeoutError) as error:
-                if not _is_silence(error):
-                    self.on_refused()
+                lives = shows_master(error)
+                if lives is not None:
+                    (self.on_heard if lives else self.on_refused)()
                 log_limited(log, "warning", "replica.cut_off", master=address, error=str(without_frames(error)), then="it is tried again")
             if await is_set_within(self._again, self._host.random.uniform(wait_ms / 2, wait_ms) / 1000):
                 wait_ms = RETRY_FIRST_MS

@@ -10,7 +10,16 @@ import pytest
 from lockstep.broker.replication import following
 from lockstep.broker.replication.following import Following
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.errors import (
+    AuthenticationError,
+    MessageIllegalError,
+    NoPermissionError,
+    NotLeaderError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+    ServiceNotAvailableError,
+    TransportError,
+)
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.replication import ReplicaFetchReply, ReplicaFollowHeader
 from lockstep.runtime.host import Host
@@ -109,3 +118,27 @@ async def test_master_that_accepts_a_connection_and_says_nothing_is_not_heard(mo
         running.cancel()
         await asyncio.wait([running])
     assert heard == []
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (TransportError("10.0.0.1:10911: connection refused"), False),
+        (NotLeaderError("10.0.0.1:10911 is a replica"), False),
+        (ServiceNotAvailableError("the broker is shutting down"), False),
+        (RequestTimeoutError("no answer within 5000 ms"), None),
+        (caused(TransportError("10.0.0.1:10911: not connected"), TimeoutError()), None),
+        (AuthenticationError("the password is wrong"), True),
+        (NoPermissionError("user shop is no copy of broker broker-a"), True),
+        (MessageIllegalError("the replica's log is that of store 1234"), True),
+    ],
+)
+def test_master_that_refuses_a_copy_lives_and_one_that_is_not_there_or_not_the_master_does_not(
+    error: Exception, shown: bool | None
+) -> None:
+    assert following.shows_master(error) is shown
