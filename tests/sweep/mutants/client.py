@@ -26,7 +26,7 @@ from sweep.mutants.registry import Patches, mutant
 @mutant("net", "pause")
 def no_deadline(patch: Patches) -> None:
     """No call starts past proven + grace − 500 ms."""
-    patch.set(ProofOfLife, "deadline_ms", property(lambda self: 1 << 60))
+    patch.set(ProofOfLife, "_set_deadline", lambda self: setattr(self, "deadline_ms", 1 << 60))
 
 
 @mutant(

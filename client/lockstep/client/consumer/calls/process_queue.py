@@ -30,7 +30,6 @@ class ProcessQueue:
     earlier owner has finished above it."""
 
     __slots__ = (
-        "_attempts",
         "_batch",
         "_chunks",
         "_done",
@@ -40,6 +39,7 @@ class ProcessQueue:
         "_limits",
         "_messages",
         "_next",
+        "attempts",
         "commit_offset",
         "next_offset",
         "size_bytes",
@@ -60,9 +60,10 @@ class ProcessQueue:
         self._first = 0
         self._next = 0
         self._batch = 0
-        self._attempts = attempts
+        self.attempts = attempts
+        """Failed calls of a batch since the last commit."""
         self._failed_offset = offset
-        """`_attempts` failed calls belong to the batch that begins at this offset and to no other."""
+        """`attempts` failed calls belong to the batch that begins at this offset and to no other."""
         self._finished: set[int] = set()
         """Finished offsets after an unfinished one: those of a concurrent consumer."""
         self._chunks: deque[tuple[int, int]] = deque()
@@ -143,13 +144,13 @@ class ProcessQueue:
 
     def attempts_at(self, offset: int) -> int:
         """Return the number of failed calls of the batch that begins at `offset`. That of the commit offset is stored with the progress."""
-        return self._attempts if offset == self._failed_offset else 0
+        return self.attempts if offset == self._failed_offset else 0
 
     def commit(self) -> int:
         """Count all taken messages as done, and return the commit offset. If none is taken, nothing changes."""
         end, messages = self._next, self._messages
         if end != self._first:
-            self._attempts = 0
+            self.attempts = 0
             self._first = end
             if end == len(messages):
                 messages.clear()
@@ -211,10 +212,10 @@ class ProcessQueue:
     def put_back(self) -> int:
         """Make the batch that was taken last wait again after a failure. Return how often it has failed by now."""
         offset = self._messages[self._batch].queue_offset
-        self._attempts = self.attempts_at(offset) + 1
+        self.attempts = self.attempts_at(offset) + 1
         self._failed_offset = offset
         self._next = self._batch
-        return self._attempts
+        return self.attempts
 
     def seek(self, offset: int) -> None:
         """Drop all messages. The next pull requests `offset`, and everything before it counts as done, nothing else."""

@@ -67,7 +67,8 @@ class QueueRunner(OrderedRunner[OrderedCall]):
             self._warn_uncommitted()
             return None
         self._called = True
-        context = OrderlyContext(self.worker.queue, self.fence, messages.attempts_at(batch[0].queue_offset), self.has_lapsed)
+        attempts = messages.attempts_at(batch[0].queue_offset) if messages.attempts else 0
+        context = OrderlyContext(self.worker.queue, self.fence, attempts, self.has_lapsed)
         call = self._call
         if call is None:
             call = self._call = OrderedCall(self, batch, context, now_ms)

@@ -366,7 +366,7 @@ class BrokerSession:
             self.link.reconnect(str(error))
             return
         self._lock.responded()
-        self.proof.grace_ms = reply.disconnect_grace_ms
+        self.proof.set_grace(reply.disconnect_grace_ms)
         self._proven(stamp)
         for one, result in zip(sent, reply.items, strict=True):
             self._handle_lock_result(one, result)

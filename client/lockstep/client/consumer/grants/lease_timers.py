@@ -38,9 +38,21 @@ class ProofRequest:
 class ProofOfLife:
     """The proof of life at one broker."""
 
-    __slots__ = ("_connection", "_empty", "_idle_ms", "_last_empty_ms", "_locked", "_proven_grace_ms", "grace_ms", "proven_ms")
+    __slots__ = (
+        "_connection",
+        "_empty",
+        "_idle_ms",
+        "_last_empty_ms",
+        "_locked",
+        "_proven_grace_ms",
+        "deadline_ms",
+        "grace_ms",
+        "proven_ms",
+    )
 
     def __init__(self) -> None:
+        self.deadline_ms = LONG_AGO_MS
+        """The time from which no call starts; always in the past before the first proof. It is read before each call of a listener."""
         self.grace_ms = GRACE_MS
         self.proven_ms: int | None = None
         self._proven_grace_ms = GRACE_MS
@@ -59,7 +71,12 @@ class ProofOfLife:
         self._locked = False
         self._empty.clear()
         self._last_empty_ms = now_ms
+        self.set_grace(grace_ms)
+
+    def set_grace(self, grace_ms: int) -> None:
+        """Take over the grace that the broker names."""
         self.grace_ms = grace_ms
+        self._set_deadline()
 
     def disconnected(self) -> None:
         self._connection = 0
@@ -71,13 +88,9 @@ class ProofOfLife:
         """Return whether the first LOCK of this connection has a response."""
         return self._locked
 
-    @property
-    def deadline_ms(self) -> int:
-        """Return the time from which no call starts; always in the past before the first proof."""
-        if self.proven_ms is None:
-            return LONG_AGO_MS
-        now_ms, then_ms = self.grace_ms, self._proven_grace_ms  # not min(): this is read before each call of a listener
-        return self.proven_ms + (now_ms if now_ms < then_ms else then_ms) - MARGIN_MS
+    def _set_deadline(self) -> None:
+        if self.proven_ms is not None:
+            self.deadline_ms = self.proven_ms + min(self.grace_ms, self._proven_grace_ms) - MARGIN_MS
 
     def sent(self, now_ms: int, *, lock: bool = False, empty: bool = False) -> ProofRequest:
         stamp = ProofRequest(self._connection, now_ms, lock)
@@ -96,6 +109,7 @@ class ProofOfLife:
         if self._locked and (self.proven_ms is None or stamp.sent_ms > self.proven_ms):
             self.proven_ms = stamp.sent_ms
             self._proven_grace_ms = self.grace_ms
+            self._set_deadline()
 
     def _interval_ms(self, holding: bool) -> int:
         return min(self._idle_ms, max(self.grace_ms // 3, 1)) if holding else self._idle_ms
