@@ -26,8 +26,10 @@ PAUSED_MS = 100
 """Looks at the silence of a master that are further apart are a pause of this process. So much of it counts all the same: on a busy machine
 each look may be late."""
 REFUSED_MS = 100
-"""How long a member waits to stand when its connection to the master has ended and another one is refused. Where the link alone was lost,
-the master is connected to again."""
+"""A member stands when its connection to the master has ended, and another one is refused so long afterwards: the process has ended. Where
+the link alone was lost, the master is connected to again meanwhile."""
+ENDED_MS = 300
+"""A member stands so long after its connection to the master has ended if no other one could be made, refused or not."""
 
 
 class Step(StrEnum):
@@ -164,25 +166,26 @@ class Silence:
         self._heard_ms = now_ms
         self._was_heard = False
         """Whether this master was heard at all: one that has just been elected reads its log first, and is not there meanwhile."""
-        self._refused_ms: int | None = None
+        self._ended_ms: int | None = None
         """When the connection to it ended."""
         self._is_refused = False
-        """Whether another one was refused since."""
+        """Whether another one was refused REFUSED_MS later, since this process was paused last."""
         self._looked_ms = now_ms
 
     def begin(self, now_ms: int) -> None:
         """Another copy is the master from now on."""
-        self._heard_ms, self._was_heard, self._refused_ms, self._is_refused = now_ms, False, None, False
+        self._heard_ms, self._was_heard, self._ended_ms, self._is_refused = now_ms, False, None, False
 
     def heard(self, now_ms: int) -> None:
         """Its master has sent something."""
-        self._heard_ms, self._was_heard, self._refused_ms, self._is_refused = now_ms, True, None, False
+        self._heard_ms, self._was_heard, self._ended_ms, self._is_refused = now_ms, True, None, False
 
     def refused(self, now_ms: int) -> None:
         """A connection to its master was refused, or ended."""
-        self._is_refused = self._refused_ms is not None
-        if self._was_heard and self._refused_ms is None:
-            self._refused_ms = now_ms
+        if self._ended_ms is not None:
+            self._is_refused = now_ms - self._ended_ms >= REFUSED_MS
+        elif self._was_heard:
+            self._ended_ms = now_ms
 
     def is_lost(self, now_ms: int, longest_ms: int) -> bool:
         """Return whether the copy may stand. If the last call was more than `longest_ms` ago, this process was paused for that time: that
@@ -192,7 +195,11 @@ class Silence:
         if since_ms > longest_ms:
             paused_ms = since_ms - PAUSED_MS
             self._heard_ms = min(now_ms, self._heard_ms + paused_ms)
-            if self._refused_ms is not None:
-                self._refused_ms = min(now_ms, self._refused_ms + paused_ms)
-        is_refused = self._is_refused and self._refused_ms is not None and now_ms - self._refused_ms >= REFUSED_MS
-        return is_refused or now_ms - self._heard_ms >= self._silence_ms
+            if self._ended_ms is not None:
+                self._ended_ms, self._is_refused = min(now_ms, self._ended_ms + paused_ms), False
+        has_ended = self._ended_ms is not None and now_ms - self._ended_ms >= ENDED_MS
+        return self._is_refused or has_ended or self.is_silent(now_ms)
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Return whether the master has said nothing for `silence_ms`."""
+        return now_ms - self._heard_ms >= self._silence_ms

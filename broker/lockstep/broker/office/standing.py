@@ -216,10 +216,13 @@ class Standing:
                 self._waits = ""
                 return None
         if not copy.is_whole():
-            return None
-        if own.member in entry.in_sync:
+            why = "this copy is being made or mended"
+        elif own.member in entry.in_sync:
             return await self.stand(own)
-        if await self._is_called_first(copy, entry):
+        elif await self._is_called_first(copy, entry):
             return await self._rule_alone(own, entry, "roll_call")
-        self._note_waits(f"this copy is not in the set of term {entry.term}, and no member of it serves or stands")
+        else:
+            why = f"this copy is not in the set of term {entry.term}"
+        if self.silence.is_silent(self._host.clock.boot_ms()):  # otherwise a member is being elected
+            self._note_waits(why)
         return None

@@ -6,6 +6,7 @@ import pytest
 
 from lockstep.broker.office.register import Entry
 from lockstep.broker.office.rules import (
+    ENDED_MS,
     OTHERS_MAX,
     PAUSED_MS,
     REFUSED_MS,
@@ -153,9 +154,9 @@ class Watch:
         return None
 
     def refuse(self) -> None:
-        """The connection to the master ends, and another one is refused."""
+        """The connection to the master ends, and another one is refused when that counts."""
         self.silence.refused(self.now_ms)
-        self.silence.refused(self.now_ms)
+        self.silence.refused(self.now_ms + REFUSED_MS)
 
     def look(self, times: int) -> None:
         for _ in range(times):
@@ -171,25 +172,34 @@ def test_silent_master_is_lost_and_one_that_is_heard_is_not() -> None:
     assert watch.lost_after_ms() == SILENCE_MS
 
 
-def test_refused_connection_counts_if_the_master_was_heard_and_another_one_is_refused_too() -> None:
+def test_master_whose_connection_has_ended_is_lost_when_another_one_is_refused_later() -> None:
     watch = Watch()
     watch.refuse()
-    assert watch.lost_after_ms() == SILENCE_MS
+    assert watch.lost_after_ms() == SILENCE_MS, "it was not heard before: it reads its log"
     watch.silence.heard(watch.now_ms)
     watch.silence.refused(watch.now_ms)
-    watch.look(4)
-    watch.silence.refused(watch.now_ms)
-    assert watch.lost_after_ms() == EVERY_MS, "the time counts from the end of the connection on"
+    watch.silence.refused(watch.now_ms + REFUSED_MS - 1)
+    assert watch.lost_after_ms() == ENDED_MS, "the next one may be made"
     watch.silence.heard(watch.now_ms)
     watch.refuse()
-    assert watch.lost_after_ms() == REFUSED_MS
+    assert watch.lost_after_ms() == EVERY_MS
+
+
+def test_master_whose_connection_has_ended_is_lost_when_nothing_is_heard_of_another_one() -> None:
+    """Its machine ends after its process, or its packets are dropped from then on."""
+    watch = Watch()
+    watch.silence.heard(watch.now_ms)
+    watch.silence.refused(watch.now_ms)
+    assert watch.lost_after_ms() == ENDED_MS
 
 
 def test_master_that_is_heard_again_is_not_refused_any_more() -> None:
     watch = Watch()
     watch.silence.heard(watch.now_ms)
     watch.refuse()
-    watch.look(1)
+    watch.silence.heard(watch.now_ms)
+    watch.silence.refused(watch.now_ms)
+    assert watch.lost_after_ms() == ENDED_MS
     watch.silence.heard(watch.now_ms)
     assert watch.lost_after_ms() == SILENCE_MS
 
@@ -198,7 +208,6 @@ def test_new_master_has_the_time_to_read_its_log() -> None:
     watch = Watch()
     watch.silence.heard(watch.now_ms)
     watch.refuse()
-    watch.look(1)
     watch.silence.begin(watch.now_ms)
     watch.refuse()
     assert watch.lost_after_ms() == SILENCE_MS
@@ -211,12 +220,11 @@ def test_pause_of_the_copy_itself_is_no_silence_of_its_master(paused_ms: int, re
     watch.silence.heard(watch.now_ms)
     if refused:
         watch.refuse()
-    limit_ms = REFUSED_MS if refused else SILENCE_MS
-    watch.look(1)
+    limit_ms = ENDED_MS if refused else SILENCE_MS
     watch.now_ms += paused_ms
     rest_ms = watch.lost_after_ms()
     assert rest_ms is not None
-    assert EVERY_MS + PAUSED_MS + rest_ms >= limit_ms
+    assert rest_ms + PAUSED_MS >= limit_ms, "what was refused before the pause counts no more"
 
 
 @pytest.mark.parametrize("step_ms", [PAUSED_MS + 1, 400])
@@ -225,13 +233,13 @@ def test_copy_whose_machine_is_so_busy_that_each_look_is_late_notices_that_its_m
     watch = Watch()
     watch.silence.heard(watch.now_ms)
     if refused:
-        watch.refuse()
+        watch.silence.refused(watch.now_ms)
     looks = 0
     while not watch.silence.is_lost(watch.now_ms, PAUSED_MS):
         watch.now_ms += step_ms
         looks += 1
         assert looks <= SILENCE_MS / PAUSED_MS
-    assert looks == (REFUSED_MS if refused else SILENCE_MS) / PAUSED_MS
+    assert looks == (ENDED_MS if refused else SILENCE_MS) / PAUSED_MS
 
 
 @pytest.mark.parametrize("step_ms", [310, 1_000, LOOKED_MS])
