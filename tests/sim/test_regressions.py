@@ -43,6 +43,7 @@ FOUND = {
     "a replica that restarted forgot that its master had stopped in order": ("promote", 355),
     "a loss that was assumed by a term that never began was forgotten by the next election": ("register", 204),
     "a checker expected a master to renew grants that a loss had ended which its predecessor had assumed": ("power_all", 77000024),
+    "a copy that had followed two masters was elected with the clock of the first": ("failover", 70002),
     "a replica that had not applied the loss of its master's term assumed it once more": ("power_all", 301),
 }
 """Bug → (world, seed)."""

@@ -252,7 +252,7 @@ class Following:
             if reply.log_start > position:
                 raise RemoteProtocolError(f"the master's log begins at {reply.log_start}, this replica ends at {position}: it was too slow")
             self._heard, self.log_start = reply.number, reply.log_start
-            self.clock.heard(self._host.clock.boot_ms(), reply.time_ms)
+            self.clock.heard(reply.term, self._host.clock.boot_ms(), reply.time_ms)
             if data:
                 self._receive(position, data, endpoint)
             if not self.has_caught_up and reply.written == self._log.end:

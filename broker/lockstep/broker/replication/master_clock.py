@@ -2,7 +2,7 @@
 
 Each response of the master has its time. By how much that is ahead of the boot clock here is the same for each of them, except that a
 response which was delayed shows less. So the highest value counts, until lower ones have come for LOWER_MS: then the master's clock was set
-back, or another master has another one.
+back. Another master may have another clock: nothing is concluded from that of the one before.
 """
 
 NEAR_MS = 250
@@ -19,10 +19,13 @@ class MasterClock:
         self._lower_ms: int | None = None
         """The highest of the lower values that came one after the other. None if the last one was not lower."""
         self._lower_since_ms = 0
+        self._term = 0
 
-    def heard(self, boot_ms: int, time_ms: int) -> None:
-        """Take note of a response with the time `time_ms`, which has arrived at `boot_ms`."""
+    def heard(self, term: int, boot_ms: int, time_ms: int) -> None:
+        """Take note of a response of the master of a term with the time `time_ms`, which has arrived at `boot_ms`."""
         ahead_ms = time_ms - boot_ms
+        if term != self._term:
+            self._term, self.ahead_ms = term, None
         if self.ahead_ms is None or ahead_ms >= self.ahead_ms - NEAR_MS:
             self.ahead_ms = ahead_ms if self.ahead_ms is None else max(ahead_ms, self.ahead_ms)
             self._lower_ms = None

@@ -11,7 +11,7 @@ def known(*responses: tuple[int, int]) -> int | None:
     """Return what is known after responses of (boot clock, by how much the time in it is ahead of that)."""
     clock = MasterClock()
     for boot_ms, ahead_ms in responses:
-        clock.heard(boot_ms, boot_ms + ahead_ms)
+        clock.heard(1, boot_ms, boot_ms + ahead_ms)
     return clock.ahead_ms
 
 
@@ -28,3 +28,13 @@ def known(*responses: tuple[int, int]) -> int | None:
 ])  # fmt: skip
 def test_time_of_the_master(name: str, responses: tuple[tuple[int, int], ...], expected: int | None) -> None:
     assert known(*responses) == expected, name
+
+
+def test_another_master_has_another_clock_from_its_first_response_on() -> None:
+    """The copy may be elected before lower times have come for LOWER_MS."""
+    clock = MasterClock()
+    clock.heard(1, 0, AHEAD + 5_000)
+    clock.heard(2, 1_000, 1_000 + AHEAD)
+    assert clock.ahead_ms == AHEAD
+    clock.heard(2, 1_001, 1_001 + AHEAD - 9_000)
+    assert clock.ahead_ms == AHEAD
