@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, by_name
-from lockstep.operations.brokers.replica_query import read_named
+from lockstep.operations.brokers.replica_query import read_copies
+from lockstep.operations.brokers.replicas import of_broker
 from lockstep.operations.changes.layouts.drain import (
     STEP_S,
     WaitReport,
@@ -76,7 +77,8 @@ class BrokerRemove(Operation):
         broker = by_name(await admin.brokers()).get(name)
         if broker is not None and broker.registered:
             raise OperationError(f"broker {name} is registered: drain it instead (`lockstep broker drain {name}`), or stop it first")
-        running = [] if broker is None else [each.address for each in await read_named(admin, name, ()) if each.status is not None]
+        copies = [] if broker is None else of_broker(await read_copies(admin), name)
+        running = [each.address for each in copies if each.status is not None]
         if running:
             raise OperationError(
                 f"broker {name} is not lost: it, or another copy of its log, answers at {' and '.join(running)}. Wait until it serves (see "
