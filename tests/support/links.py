@@ -1,6 +1,7 @@
 """A TCP link that can be slowed down, or cut in one direction, as while packets are lost there.
 
-What is sent in that direction waits, the end of a connection too, and no connection is established while either direction is cut.
+What is sent in that direction waits, the end of a connection too. A new connection is accepted, and is forwarded when neither direction is
+cut.
 """
 
 import asyncio

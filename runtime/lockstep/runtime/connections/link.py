@@ -1,7 +1,7 @@
 """Links: connections that are made again whenever they are lost. RocketMQ: NettyRemotingClient.
 
 WAITING ─addresses()─▶ CONNECTING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ CONNECTING (at once)
-   ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for < 300 ms
+   ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for less than 1 s
    └──────on_refused()────┴─────────────────────────┘
 
 If the peer has several addresses, several may be in CONNECTING and HANDSHAKE at a time (dial_order.py).
@@ -32,11 +32,13 @@ BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1_000
 """A link reaches a peer that is up again within a second (wire.md)."""
 ELECTION_TRIES = 12
-"""So many attempts to reach a peer with several addresses are at most 100 ms apart: another copy becomes the master within less time."""
+"""So many attempts to reach a peer with several addresses are at most 100 ms apart: some 0.9 s, in which another copy can be elected."""
 LOGIN_PAUSE_S = 5
 """Pause after a login that was refused: the client logs in again with its password as it is by then."""
-STABLE_MS = 300
+STABLE_MS = 1_000
 """Minimum duration of a connection for an immediate reconnect, so that a peer that accepts and closes is not called in a tight loop."""
+STABLE_COPIES_MS = 300
+"""The same for a peer with several addresses: one copy may be elected soon after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,10 @@ class Offer:
 
 
 def backoff_ms(failures: int, addresses: int) -> int:
-    """Return the longest pause after so many failed attempts to reach a peer with so many addresses: 50 ms, doubled up to 1 s."""
+    """Return the longest pause after so many failed attempts to reach a peer with so many addresses, in ms.
+
+    It is 50 ms, then doubled with each attempt up to 1 s; with several addresses only from the attempt ELECTION_TRIES on.
+    """
     if addresses > 1:
         failures = min(failures, 2) + max(0, failures - ELECTION_TRIES)
     return min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failures - 1, 10))
@@ -196,7 +201,8 @@ class Link:
             else:
                 up_since = self._host.clock.monotonic_ms()
                 await self._stay_up(endpoint)
-                if self._host.clock.monotonic_ms() - up_since >= STABLE_MS:
+                stable_ms = STABLE_MS if len(self._addresses()) < 2 else min(STABLE_MS, STABLE_COPIES_MS)
+                if self._host.clock.monotonic_ms() - up_since >= stable_ms:
                     failures = 0
                     continue
             failures += 1
