@@ -215,7 +215,7 @@ class RunningReplica:
                     if self._is_promoted():
                         return
                     with self._locked() as directory:
-                        await self._copy.part(directory, reply)
+                        await self._copy.change_as_told(directory, reply)
             except StoreCorruptError as error:
                 await self._copy.note_damage(error)
         self._on_promoted(None)
@@ -406,9 +406,7 @@ class RunningReplica:
             return
         self._promoting = True
         try:
-            told = None if self._following is None else self._following.in_set
-            in_set = self._copy.identity.in_set if told is None else told
-            await check_promotion(self._host, self.status(), self.addresses[INTERNAL_LISTENER], in_set, self._peers, force=force)
+            await check_promotion(self._host, self.status(), self.addresses[INTERNAL_LISTENER], self._is_in_set, self._peers, force=force)
             mine = self.addresses[INTERNAL_LISTENER]  # also that of the member that this store was before it began anew
             member = self._copy.identity.member
             known = {each: address for each, address in state.replicas.items() if each != member and address != mine}
@@ -418,6 +416,10 @@ class RunningReplica:
             raise
         log.warning("replica.promoted", was_replica_of=self.master, log_end=store.log_bounds[1], complete=before.complete, force=force)
         self._on_promoted(None)
+
+    def _is_in_set(self) -> bool:
+        told = None if self._following is None else self._following.in_set
+        return self._copy.identity.in_set if told is None else told
 
     async def _promote_to(self, tenure: Tenure) -> bool:
         """Make this store one of the elected master, durably. Return whether it is."""

@@ -13,6 +13,7 @@ from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.replication.following import Following
 from lockstep.broker.replication.installing import Install
 from lockstep.broker.replication.log_parting import Parting, PartingAction, Term
+from lockstep.broker.replication.master_clock import MasterClock
 from lockstep.broker.replication.refetching import refetch
 from lockstep.broker.replication.replica_set import STUCK_MS, Replica, ReplicaSet
 from lockstep.broker.replication.serving import ReplicaServer
@@ -407,3 +408,37 @@ def a_replica_has_a_proof_of_its_own(patch: Patches) -> None:
         self._directory.replace(f"{self._directory.own}/proof", self._host.random.token(16).hex().encode())
 
     patch.set(Install, "run", with_another)
+
+
+@mutant(
+    "replica",
+    aimed=f"{RULES}/test_cutting.py::test_store_that_a_scrub_reads_is_closed_after_it_however_often_the_replica_is_cancelled",
+)
+def a_cancelled_replica_closes_its_store_at_once(patch: Patches) -> None:
+    """A store is closed when nothing reads it any more, however often its replica is cancelled."""
+
+    async def directly(task: Any) -> Any:
+        return await task
+
+    patch.set(running_replica, "to_its_end", directly)
+
+
+@mutant(
+    "failover",
+    aimed=f"{RULES}/test_serving.py::test_member_that_connects_and_is_cut_off_in_turn_leaves_where_responses_wait_for_what_it_hears",
+)
+def a_member_that_hears_nothing_counts_as_up_to_date(patch: Patches) -> None:
+    """A master under a register lets a member go that does not hear its frames."""
+    progress = ReplicaSet.progress
+
+    def without_frames(self: ReplicaSet, *has: Any) -> None:
+        progress(self, *has[:-1], 0)
+
+    patch.set(ReplicaSet, "progress", without_frames)
+
+
+@mutant("failover", aimed=f"{RULES}/test_master_clock.py::test_another_master_has_another_clock_from_its_first_response_on")
+def the_clock_of_the_master_before_is_kept(patch: Patches) -> None:
+    """Nothing is concluded for another master's clock from that of the one before."""
+    heard = MasterClock.heard
+    patch.set(MasterClock, "heard", lambda self, term, boot_ms, time_ms: heard(self, 1, boot_ms, time_ms))

@@ -95,7 +95,7 @@ class ClosedCopy:
         if times > MENDED_TIMES:
             await asyncio.sleep(SAME_DAMAGE_PAUSE_S)
 
-    async def part(self, directory: StoreDirectory, reply: ReplicaFollowReply) -> None:
+    async def change_as_told(self, directory: StoreDirectory, reply: ReplicaFollowReply) -> None:
         """Change the store as its master has said."""
         if reply.action == PartingAction.TRUNCATE:
             self._become_another()

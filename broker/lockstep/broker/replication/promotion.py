@@ -1,5 +1,7 @@
 """What an operator's promotion of a replica without a register has to be refused for: it would lose something."""
 
+from collections.abc import Callable
+
 from lockstep.broker.replication.asking import ask_status
 from lockstep.broker.replication.copy_identity import Role
 from lockstep.protocol.bodies import ReplicaStatus
@@ -8,11 +10,13 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.security.client_security import ClientSecurity
 
 
-async def check_promotion(host: Host, own: ReplicaStatus, address: str, in_set: bool, peers: ClientSecurity, *, force: bool) -> None:
+async def check_promotion(
+    host: Host, own: ReplicaStatus, address: str, in_set: Callable[[], bool], peers: ClientSecurity, *, force: bool
+) -> None:
     """Ask the master and the other copies. Raises ServiceNotAvailableError if the promotion of a replica would lose something.
 
-    `own`: its status. `address`: its own. `in_set`: whether it is in the set of its master, as that has said last. With `force` only a
-    master that answers is a reason.
+    `own`: its status. `address`: its own. `in_set` returns whether it is in the set of its master, as that has said last. With `force` only
+    a master that answers is a reason.
     """
     master = await ask_status(host, own.master, peers)
     if master is not None and master.role == Role.MASTER and master.store_id == own.store_id and master.term >= own.term:
@@ -24,7 +28,7 @@ async def check_promotion(host: Host, own: ReplicaStatus, address: str, in_set: 
             "this replica may have lost messages that it had acknowledged (its machine crashed, or it was restored): promote another "
             "one, or lose them by --force"
         )
-    if not in_set:
+    if not in_set():
         raise ServiceNotAvailableError(
             "this replica was not in the set of its master when that answered last: messages may have been acknowledged without it. "
             "Promote another one, or lose them by --force"

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from lockstep.broker import running_replica
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.replication import cutting
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, read_copy_identity, save_copy_identity
@@ -16,7 +17,8 @@ from lockstep.broker.store.start.directory import StoreDirectory, held_directory
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.replication import ReplicaFollowReply
 from lockstep.testing.simulation.disk import SimFiles
-from support.closed_copies import MASTER, closed_copy
+from support.closed_copies import MASTER, closed_copy, inline_host
+from support.loops import until
 from support.store_kit import PATH, Recorded, abandon, all_bodies, append, config, confirmed, host_of, kill, open_store, recovered
 from support.whole_copy import WholeCopy, log_of
 
@@ -37,6 +39,13 @@ async def stored(files: SimFiles, count: int = 40) -> list[int]:
     await store.writer.flusher.sync(record=True)
     await kill(store, files)
     return ends
+
+
+def remove_snapshots(files: SimFiles) -> None:
+    """Let a start read the log from its beginning."""
+    with held_directory(files, PATH) as directory:
+        for above in directory.snapshot_positions():
+            files.unlink(f"{directory.own}/snapshot-{above:020d}")
 
 
 def cut(files: SimFiles, position: int) -> None:
@@ -73,7 +82,7 @@ async def test_copy_that_is_cut_or_begun_anew_is_another_member(action: PartingA
     ends = await stored(files)
     copy = closed_copy(files, REPLICA)
     with held_directory(files, PATH) as directory:
-        await copy.part(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
+        await copy.change_as_told(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
         identity = read_copy_identity(directory)
     assert identity == copy.identity
     assert identity.member != REPLICA.member
@@ -104,14 +113,49 @@ async def test_damaged_copy_is_mended_by_its_master_also_with_cut_corrupt() -> N
     files = SimFiles()
     ends = await stored(files)
     files.flip(f"{PATH}/commitlog/{0:020d}", ends[2] + 200)
-    with held_directory(files, PATH) as directory:
-        for above in directory.snapshot_positions():  # a start reads the log from its beginning
-            files.unlink(f"{directory.own}/snapshot-{above:020d}")
+    remove_snapshots(files)
     replica = object.__new__(RunningReplica)
     replica._host, replica._changing = host_of(files), asyncio.Lock()
     replica._config = BrokerConfig(cluster="test", store=PATH, replica_of=MASTER, cut_corrupt=True)
     with pytest.raises(StoreCorruptError, match=r"damaged|CRC|record"):
         await replica._follow()
+
+
+async def test_store_that_a_scrub_reads_is_closed_after_it_however_often_the_replica_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, gate = SimFiles(), asyncio.Event()
+    await stored(files)
+    remove_snapshots(files)
+
+    async def held(*_: object) -> None:
+        await gate.wait()
+
+    async def forever(*_: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(running_replica, "scrub", held)
+    monkeypatch.setattr(running_replica.Following, "run", forever)
+    replica: Any = object.__new__(RunningReplica)
+    replica._host, replica._changing, replica._copy = inline_host(files), asyncio.Lock(), closed_copy(files, REPLICA)
+    replica._config, replica.standing = BrokerConfig(cluster="test", store=PATH, replica_of=MASTER), None
+    replica._following = replica._peers = None
+    following = asyncio.ensure_future(replica._follow())
+    await until(lambda: replica._following is not None)
+
+    async def cancelled() -> bool:
+        """Return whether the store is closed after some more cancellations."""
+        for _ in range(5):
+            following.cancel()
+            for _ in range(5):
+                await asyncio.sleep(0)
+        return replica._store is None
+
+    assert not await cancelled(), "the scrub reads it"
+    async with replica._changing:
+        gate.set()
+        assert not await cancelled(), "it is being changed"
+    with pytest.raises(asyncio.CancelledError):
+        await following
+    assert (replica._store, replica._following) == (None, None)
 
 
 @pytest.mark.parametrize("installing", [False, True])

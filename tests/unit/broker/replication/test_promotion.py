@@ -52,6 +52,8 @@ async def test_promotion_that_may_lose_something_is_refused(
 
     monkeypatch.setattr(promotion, "ask_status", ask)
     for force, expected in ((False, refused), (True, forced)):
-        check = promotion.check_promotion(Host.current(), own_status(facts), OWN, facts.get("in_set", True), NO_SECURITY, force=force)
+        check = promotion.check_promotion(
+            Host.current(), own_status(facts), OWN, lambda: facts.get("in_set", True), NO_SECURITY, force=force
+        )
         with pytest.raises(ServiceNotAvailableError, match=expected) if expected else nullcontext():
             await check

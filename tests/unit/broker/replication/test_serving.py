@@ -8,9 +8,11 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from lockstep.broker.replication.asking import RoleError
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role
-from lockstep.broker.replication.replica_set import LOST_MS
+from lockstep.broker.replication.replica_set import BEAT_MS, LOST_MS, STUCK_MS
 from lockstep.broker.replication.serving import SUSPENDED_MS, ReplicaServer, _Session
 from lockstep.protocol.headers.replication import ReplicaAckHeader, ReplicaFetchHeader, ReplicaFetchReply, ReplicaFollowHeader
 from lockstep.runtime.daemon import Tasks
@@ -175,3 +177,24 @@ async def test_snapshot_that_waits_for_a_lost_replica_does_not_hold_up_the_end_o
         await asyncio.sleep(0)
     assert writing.done()
     await store.close()
+
+
+@pytest.mark.parametrize("proves_office", [False, True])
+async def test_member_that_connects_and_is_cut_off_in_turn_leaves_where_responses_wait_for_what_it_hears(
+    proves_office: bool,
+) -> None:
+    master = Master()
+    server = master.server
+    server._store.writer.proves_office = proves_office  # type: ignore[misc]
+    server.written()
+    for number in range(2 * STUCK_MS // BEAT_MS):
+        endpoint: Any = SimpleNamespace(id=number, peer="p", on_close=[])
+        server._connect(endpoint, ReplicaFollowHeader("broker-a", "c", "store", "a", "there", 7, 7, "1"), 7)
+        fetch = SimpleNamespace(endpoint=endpoint, header=ReplicaFetchHeader(7, 1, 7, 7, 7, 0), reply=lambda reply, _: reply)
+        server.fetch(cast(Any, fetch))
+        server._closed(endpoint, "cut off")
+        master.now_ms += BEAT_MS
+        server._tick()
+        await asyncio.sleep(0)
+    server._timer.cancel()
+    assert master.saved == ([{}] if proves_office else [])
