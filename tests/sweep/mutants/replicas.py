@@ -429,7 +429,7 @@ def a_cancelled_replica_closes_its_store_at_once(patch: Patches) -> None:
 )
 def a_member_that_hears_nothing_counts_as_up_to_date(patch: Patches) -> None:
     """A master under a register lets a member go that does not hear its frames."""
-    progress = ReplicaSet.progress
+    progress: Callable[..., None] = ReplicaSet.progress
 
     def without_frames(self: ReplicaSet, *has: Any) -> None:
         progress(self, *has[:-1], 0)
