@@ -17,7 +17,7 @@ from lockstep.broker.store.start.directory import StoreDirectory, held_directory
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.replication import ReplicaFollowReply
 from lockstep.testing.simulation.disk import SimFiles
-from support.closed_copies import MASTER, closed_copy, inline_host
+from support.closed_copies import MASTER, closed_copy
 from support.loops import until
 from support.store_kit import PATH, Recorded, abandon, all_bodies, append, config, confirmed, host_of, kill, open_store, recovered
 from support.whole_copy import WholeCopy, log_of
@@ -135,7 +135,7 @@ async def test_store_that_a_scrub_reads_is_closed_after_it_however_often_the_rep
     monkeypatch.setattr(running_replica, "scrub", held)
     monkeypatch.setattr(running_replica.Following, "run", forever)
     replica: Any = object.__new__(RunningReplica)
-    replica._host, replica._changing, replica._copy = inline_host(files), asyncio.Lock(), closed_copy(files, REPLICA)
+    replica._host, replica._changing, replica._copy = host_of(files), asyncio.Lock(), closed_copy(files, REPLICA)
     replica._config, replica.standing = BrokerConfig(cluster="test", store=PATH, replica_of=MASTER), None
     replica._following = replica._peers = None
     following = asyncio.ensure_future(replica._follow())

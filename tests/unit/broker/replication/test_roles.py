@@ -19,8 +19,7 @@ from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation import SimFiles
-from support.closed_copies import inline_host
-from support.store_kit import SeededRandom
+from support.store_kit import SeededRandom, host_of
 
 OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 """Nothing listens there."""
@@ -39,7 +38,7 @@ def host_with(identity: CopyIdentity | None, *, has_log: bool = False, is_restor
             directory.make_own()
             save_copy_identity(directory, identity)
 
-    return inline_host(files)
+    return host_of(files)
 
 
 def starts_as_replica(host: Any, replica_of: str | None, monkeypatch: pytest.MonkeyPatch, status: ReplicaStatus | None = None) -> bool:
