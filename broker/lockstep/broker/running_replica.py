@@ -297,8 +297,8 @@ class RunningReplica:
                 known, confirmed = self._copy.identity, max(self._copy.identity.confirmed, following.confirmed)
                 forgot = known.forgot and not following.has_everything
                 was = [] if following.has_everything else known.was
-                in_set = known.in_set if following.in_set is None else following.in_set
-                wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot, was=was, in_set=in_set)
+                in_set, complete = self._is_in_set(), following.is_complete
+                wanted = replace(known, confirmed=confirmed, complete=complete, forgot=forgot, was=was, in_set=in_set)
                 wanted = with_clock(wanted, self._host.boot_id(), following.clock.ahead_ms)
                 if wanted != known and known.role is Role.REPLICA:
                     await self._store_identity(store, wanted)
