@@ -11,6 +11,8 @@ import pytest
 
 from browser.pages import GROUP, TOPIC
 from browser.tab import FAILING, LETTERS_COUNT, LIMIT_MS, Tab, in_context, tab
+from lockstep.dashboard.changes.forms import form_of
+from lockstep.operations.changes.catalogue import CHANGES
 from support.processes import Program
 
 if "LOCKSTEP_TEST_BROWSER" not in os.environ:
@@ -132,20 +134,20 @@ def test_deleted_topic_is_told_on_its_page_which_asks_no_more(browser: Browser, 
     other.close()
 
 
-FORMS: dict[str, dict[str, str]] = {
+REQUIRED = {"topic": TOPIC, "group": GROUP, "broker": "broker-a", "address": "127.0.0.1:1"}
+GIVEN: dict[str, dict[str, str]] = {
     "topic-create": {"topic": "planned"},
-    "topic-alter": {"topic": TOPIC, "queues": "16"},
-    "topic-delete": {"topic": TOPIC},
-    "topic-purge": {"topic": TOPIC, "to": "end"},
-    "send": {"topic": TOPIC, "body": "x"},
-    "group-reset": {"group": GROUP, "to": "end"},
-    "group-forget": {"group": GROUP, "topic": TOPIC},
-    "group-settings": {"group": GROUP, "consume": "no"},
+    "topic-alter": {"queues": "16"},
+    "topic-purge": {"to": "end"},
+    "send": {"body": "x"},
+    "group-reset": {"to": "end"},
+    "group-settings": {"consume": "no"},
     "dlq-replay": {"group": FAILING},
-    "park-replay": {"group": GROUP},
-    "park-drop": {"group": GROUP},
-    "replica-promote": {"address": "127.0.0.1:1"},
-    "replica-forget": {"broker": "broker-a", "member": "0123456789abcdef"},
+}
+FORMS = {
+    form.name: {field.name: REQUIRED.get(field.name, "1") for field in form.fields if field.declared.required} | GIVEN.get(form.name, {})
+    for form in map(form_of, CHANGES)
+    if form.title
 }
 
 
