@@ -49,8 +49,8 @@ class SimEtcd:
     def __init__(self, loop: SimLoop, addresses: Sequence[str]) -> None:
         self.writes: list[EtcdWrite] = []
         """All changes since the beginning, in order."""
-        self.fault: Callable[[str], EtcdFault | None] = lambda path: None
-        """Called for each request with its path."""
+        self.fault: Callable[[str], EtcdFault | None] | None = None
+        """Called for each request with its path, if there is one."""
         self.on_write: Callable[[EtcdWrite], None] = lambda write: None
         """Called after each change."""
         self.reached: Callable[[str], None] = lambda name: None
@@ -85,7 +85,7 @@ class SimEtcd:
         carry_out = {"/v3/kv/range": self._range, "/v3/kv/txn": self._txn}.get(path)
         if carry_out is None:
             return 404, {"message": "Not Found"}
-        fault = self.fault(path)
+        fault = None if self.fault is None else self.fault(path)
         if fault is None:
             return 200, {"header": {"revision": str(self._revision)}, **carry_out(asked)}
         if fault is EtcdFault.DONE:

@@ -55,6 +55,8 @@ class Storm:
             disk.faults.clear()
             disk.countdown = disk.watch = None
             disk.capacity_bytes = 1 << 40
+        if universe.etcd is not None:
+            universe.etcd.fault = None
         if universe.access is not None:
             universe.access.restore()
         for repair in list(self.rotten.values()):

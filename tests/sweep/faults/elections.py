@@ -106,14 +106,10 @@ def register_unclear(storm: Storm) -> None:
 
     def end() -> None:
         if etcd.fault is fault:
-            etcd.fault = _no_fault
+            etcd.fault = None
 
     etcd.fault = fault
     storm.call_later(seconds, end)
-
-
-def _no_fault(path: str) -> EtcdFault | None:
-    return None
 
 
 def _cut_answers(storm: Storm) -> None:
