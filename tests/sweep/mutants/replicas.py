@@ -15,7 +15,7 @@ from lockstep.broker.replication.installing import Install
 from lockstep.broker.replication.log_parting import Parting, PartingAction, Term
 from lockstep.broker.replication.master_clock import MasterClock
 from lockstep.broker.replication.refetching import refetch
-from lockstep.broker.replication.replica_set import STUCK_MS, Replica, ReplicaSet
+from lockstep.broker.replication.replica_set import Replica, ReplicaSet
 from lockstep.broker.replication.serving import ReplicaServer
 from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict
 from lockstep.broker.running import RunningBroker
@@ -79,7 +79,7 @@ def a_replica_counts_when_it_is_in_the_stored_set(patch: Patches) -> None:
         return [replica for replica in self.replicas.values() if replica.member in self.members]
 
     def wanted(self: ReplicaSet) -> dict[str, str] | None:
-        joined = {each.member for each in self.replicas.values() if each.target is not None and each.stored >= each.target}
+        joined = {each.member for each in self.replicas.values() if each.target is not None and each.log.has >= each.target}
         found = (self.members | joined) - self._removing
         return None if found == self.members else {member: self.replicas[member].address for member in sorted(found)}
 
@@ -235,13 +235,13 @@ def a_replica_joins_before_it_has_caught_up(patch: Patches) -> None:
 @mutant("replica", aimed=f"{RULES}/test_replica_set.py::test_member_that_stores_nothing_leaves_and_comes_back_when_it_does")
 def a_replica_that_stores_nothing_stays(patch: Patches) -> None:
     """A member leaves the set that stores nothing of what it lacks."""
-    patch.set(Replica, "is_stuck", lambda self, now_ms: self.frame < self.asked_frame and now_ms - self.heard_frame_ms >= STUCK_MS)
+    patch.set(Replica, "is_stuck", lambda self, now_ms: self.frames.is_stuck(now_ms))
 
 
 @mutant("failover", aimed=f"{RULES}/test_replica_set.py::test_member_leaves_that_tells_what_it_has_and_never_hears_a_later_frame")
 def a_replica_that_hears_no_frame_stays(patch: Patches) -> None:
     """A member leaves the set that hears no frame of the master: responses wait for what it hears."""
-    patch.set(Replica, "is_stuck", lambda self, now_ms: self.stored < self.asked and now_ms - self.moved_ms >= STUCK_MS)
+    patch.set(Replica, "is_stuck", lambda self, now_ms: self.log.is_stuck(now_ms))
 
 
 @mutant("failover", aimed=f"{RULES}/test_serving.py::test_replica_joins_when_it_has_all_of_a_new_masters_log_confirmed_or_not")

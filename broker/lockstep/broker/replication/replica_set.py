@@ -10,7 +10,7 @@ member counts before the set with it is stored, and until the set without it is.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LOST_MS = 300
 """How long the connection of a member may be lost before it leaves the set: no confirmation waits longer for a replica that ended."""
@@ -29,30 +29,40 @@ REJOIN_MS = 10_000
 
 
 @dataclass(slots=True)
+class Lag:
+    """What a replica has, and what it was asked for when it told that."""
+
+    has: int = 0
+    asked: int = 0
+    moved_ms: int = 0
+    """When it last told that it has more than before, or all that it was asked for."""
+
+    def tell(self, has: int, asked: int, now_ms: int) -> None:
+        if has > self.has or has >= self.asked:
+            self.moved_ms = now_ms
+        self.has, self.asked = has, asked
+
+    def is_stuck(self, now_ms: int) -> bool:
+        return self.has < self.asked and now_ms - self.moved_ms >= STUCK_MS
+
+
+@dataclass(slots=True)
 class Replica:
     """What the master knows of one replica."""
 
     member: str
     address: str
-    stored: int = 0
-    """Up to where it keeps the log, by its own flush."""
+    log: Lag = field(default_factory=Lag)
+    """Up to where it keeps the log, by its own flush, and where the master's ended."""
+    frames: Lag = field(default_factory=Lag)
+    """The last frame of the master that it has heard, and the master's last one; 0 if nothing waits for frames."""
     synced: int = 0
     applied: int = 0
-    frame: int = 0
-    """The last frame of the master that it has heard."""
     connected: bool = False
     heard_ms: int = 0
     """When it told something last, or when the connection was lost over which it did."""
     has_told: bool = False
     """Whether it has told something since its connection was last lost."""
-    asked: int = 0
-    """Where the master's log ended when it told something last."""
-    moved_ms: int = 0
-    """When it last told that it keeps more than before, or all that it was asked for."""
-    asked_frame: int = 0
-    """The master's last frame when it told something last; 0 if nothing waits for frames."""
-    heard_frame_ms: int = 0
-    """When it last told that it has heard a later frame than before, or all that it was asked for."""
     trouble: str = ""
     """Why it can't follow now."""
     target: int | None = None
@@ -60,8 +70,7 @@ class Replica:
     not_before_ms: int = 0
 
     def is_stuck(self, now_ms: int) -> bool:
-        stores_nothing = self.stored < self.asked and now_ms - self.moved_ms >= STUCK_MS
-        return stores_nothing or (self.frame < self.asked_frame and now_ms - self.heard_frame_ms >= STUCK_MS)
+        return self.log.is_stuck(now_ms) or self.frames.is_stuck(now_ms)
 
 
 class ReplicaSet:
@@ -82,7 +91,7 @@ class ReplicaSet:
 
     def stored(self) -> int | None:
         """Return up to where every counted replica keeps the log. None if none is counted."""
-        return min((replica.stored for replica in self.counted), default=None)
+        return min((replica.log.has for replica in self.counted), default=None)
 
     def synced(self) -> int | None:
         """The same for what is on their disks."""
@@ -90,7 +99,7 @@ class ReplicaSet:
 
     def heard(self) -> int | None:
         """Return the last frame that every counted replica has heard. None if none is counted."""
-        return min((replica.frame for replica in self.counted), default=None)
+        return min((replica.frames.has for replica in self.counted), default=None)
 
     @property
     def counted(self) -> list[Replica]:
@@ -122,12 +131,9 @@ class ReplicaSet:
         `last_frame`: the master's last one; 0 if nothing waits for frames.
         """
         replica = self.replicas[member]
-        if stored > replica.stored or stored >= replica.asked:
-            replica.moved_ms = now_ms
-        if frame > replica.frame or frame >= replica.asked_frame:
-            replica.heard_frame_ms = now_ms
-        replica.stored, replica.synced, replica.applied, replica.heard_ms, replica.trouble = stored, synced, applied, now_ms, trouble
-        replica.frame, replica.asked, replica.asked_frame, replica.has_told = max(replica.frame, frame), written, last_frame, True
+        replica.log.tell(stored, written, now_ms)
+        replica.frames.tell(max(replica.frames.has, frame), last_frame, now_ms)
+        replica.synced, replica.applied, replica.heard_ms, replica.trouble, replica.has_told = synced, applied, now_ms, trouble, True
         if trouble:
             self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
         elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms and not replica.is_stuck(now_ms):
@@ -148,8 +154,8 @@ class ReplicaSet:
         for replica in self.counted:
             if paused_ms > 0:
                 replica.heard_ms = min(now_ms, replica.heard_ms + paused_ms)
-                replica.moved_ms = min(now_ms, replica.moved_ms + paused_ms)
-                replica.heard_frame_ms = min(now_ms, replica.heard_frame_ms + paused_ms)
+                for lag in (replica.log, replica.frames):
+                    lag.moved_ms = min(now_ms, lag.moved_ms + paused_ms)
             silent_ms = now_ms - replica.heard_ms
             if (replica.connected and silent_ms >= SILENT_MS) or replica.is_stuck(now_ms):
                 self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
@@ -190,7 +196,7 @@ class ReplicaSet:
         joined = {
             replica.member
             for replica in self.counted
-            if replica.member not in self.members and replica.target is not None and replica.stored >= replica.target
+            if replica.member not in self.members and replica.target is not None and replica.log.has >= replica.target
         }
         wanted = (self.members | joined) - self._removing
         return None if wanted == self.members else {member: self.replicas[member].address for member in sorted(wanted)}

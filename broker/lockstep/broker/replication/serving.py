@@ -446,7 +446,7 @@ class ReplicaServer:
                 replica.address,
                 replica.member in self.replicas.members,
                 replica.connected,
-                replica.stored,
+                replica.log.has,
                 replica.applied,
                 max(0, now_ms - replica.heard_ms),
                 replica.trouble,
