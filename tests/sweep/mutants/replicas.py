@@ -46,8 +46,8 @@ def the_set_shrinks_before_it_is_stored(patch: Patches) -> None:
     """A replica that leaves is waited for until the set without it is stored."""
     leaves = ReplicaSet._leaves
 
-    def at_once(self: ReplicaSet, replica: Replica, now_ms: int, again_in_ms: int = 0) -> None:
-        leaves(self, replica, now_ms, again_in_ms)
+    def at_once(self: ReplicaSet, replica: Replica, *rest: Any, **more: Any) -> None:
+        leaves(self, replica, *rest, **more)
         replica.target = None
 
     patch.set(ReplicaSet, "_leaves", at_once)
@@ -235,13 +235,13 @@ def a_replica_joins_before_it_has_caught_up(patch: Patches) -> None:
 @mutant("replica", aimed=f"{RULES}/test_replica_set.py::test_member_that_stores_nothing_leaves_and_comes_back_when_it_does")
 def a_replica_that_stores_nothing_stays(patch: Patches) -> None:
     """A member leaves the set that stores nothing of what it lacks."""
-    patch.set(Replica, "is_stuck", lambda self, now_ms: self.frames.is_stuck(now_ms))
+    patch.set(Replica, "stuck", lambda self, now_ms: self.frames.is_stuck(now_ms) and "no frame")
 
 
 @mutant("failover", aimed=f"{RULES}/test_replica_set.py::test_member_leaves_that_tells_what_it_has_and_never_hears_a_later_frame")
 def a_replica_that_hears_no_frame_stays(patch: Patches) -> None:
     """A member leaves the set that hears no frame of the master: responses wait for what it hears."""
-    patch.set(Replica, "is_stuck", lambda self, now_ms: self.log.is_stuck(now_ms))
+    patch.set(Replica, "stuck", lambda self, now_ms: self.log.is_stuck(now_ms) and "no bytes")
 
 
 @mutant("failover", aimed=f"{RULES}/test_serving.py::test_replica_joins_when_it_has_all_of_a_new_masters_log_confirmed_or_not")

@@ -65,12 +65,17 @@ class Replica:
     """Whether it has told something since its connection was last lost."""
     trouble: str = ""
     """Why it can't follow now."""
+    left_because: str = ""
+    """Why it left the set last, or is about to."""
     target: int | None = None
     """Where the log ended when the replica was counted; None while it is not counted and not in the set."""
     not_before_ms: int = 0
 
-    def is_stuck(self, now_ms: int) -> bool:
-        return self.log.is_stuck(now_ms) or self.frames.is_stuck(now_ms)
+    def stuck(self, now_ms: int) -> str:
+        """Return what it does not do although it is asked to; empty if it is not stuck."""
+        if self.log.is_stuck(now_ms):
+            return f"it has stored nothing of what it lacks for {STUCK_MS} ms"
+        return f"it has heard nothing of this master for {STUCK_MS} ms" if self.frames.is_stuck(now_ms) else ""
 
 
 class ReplicaSet:
@@ -135,8 +140,8 @@ class ReplicaSet:
         replica.frames.tell(max(replica.frames.has, frame), last_frame, now_ms)
         replica.synced, replica.applied, replica.heard_ms, replica.trouble, replica.has_told = synced, applied, now_ms, trouble, True
         if trouble:
-            self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
-        elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms and not replica.is_stuck(now_ms):
+            self._leaves(replica, now_ms, trouble, again_in_ms=REJOIN_MS)
+        elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms and not replica.stuck(now_ms):
             replica.target = written
 
     def disconnected(self, member: str, now_ms: int) -> None:
@@ -157,17 +162,19 @@ class ReplicaSet:
                 for lag in (replica.log, replica.frames):
                     lag.moved_ms = min(now_ms, lag.moved_ms + paused_ms)
             silent_ms = now_ms - replica.heard_ms
-            if (replica.connected and silent_ms >= SILENT_MS) or replica.is_stuck(now_ms):
-                self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
+            if replica.connected and silent_ms >= SILENT_MS:
+                self._leaves(replica, now_ms, f"it has told nothing for {silent_ms} ms", again_in_ms=REJOIN_MS)
+            elif stuck := replica.stuck(now_ms):
+                self._leaves(replica, now_ms, stuck, again_in_ms=REJOIN_MS)
             elif not replica.connected and silent_ms >= LOST_MS:
-                self._leaves(replica, now_ms)
+                self._leaves(replica, now_ms, f"its connection was lost {silent_ms} ms ago")
 
     def forget(self, member: str, now_ms: int) -> bool:
         """Remove a replica that will not come back. Return whether it was known."""
         replica = self.replicas.get(member)
         if replica is None:
             return False
-        self._leaves(replica, now_ms)
+        self._leaves(replica, now_ms, "it was forgotten")
         if not self._is_member(member):
             del self.replicas[member]
         return True
@@ -176,7 +183,9 @@ class ReplicaSet:
         """Return whether the replica is in the stored set, or may be by now."""
         return member in self.members or (self._storing is not None and member in self._storing)
 
-    def _leaves(self, replica: Replica, now_ms: int, again_in_ms: int = 0) -> None:
+    def _leaves(self, replica: Replica, now_ms: int, reason: str, again_in_ms: int = 0) -> None:
+        if replica.member not in self._removing:
+            replica.left_because = reason
         replica.not_before_ms = max(replica.not_before_ms, now_ms + again_in_ms)
         if self._is_member(replica.member):
             self._removing.add(replica.member)

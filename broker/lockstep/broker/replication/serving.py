@@ -396,8 +396,8 @@ class ReplicaServer:
         for member in members.keys() - before.keys():
             log_limited(log, "info", "replica.joined", member=member, replica=members[member], members=len(members))
         for member in before.keys() - members.keys():
-            trouble = self.replicas.replicas[member].trouble or None
-            log_limited(log, "error", "replica.left", member=member, replica=before[member], members=len(members), trouble=trouble)
+            reason = self.replicas.replicas[member].left_because
+            log_limited(log, "error", "replica.left", member=member, replica=before[member], members=len(members), reason=reason)
             if member in self._forgotten:
                 self.replicas.forget(member, self._host.clock.boot_ms())  # it was waited for until now
         self._record_replicas()

@@ -115,7 +115,12 @@ def test_replica_joins_when_it_has_what_was_written_when_it_was_counted() -> Non
 
 
 def test_member_that_is_lost_or_silent_or_in_trouble_counts_until_the_set_without_it_is_stored() -> None:
-    for what, after_ms in (("lost", LOST_MS), ("silent", SILENT_MS), ("in trouble", 0)):
+    cases = (
+        ("lost", LOST_MS, "its connection was lost 300 ms ago"),
+        ("silent", SILENT_MS, "it has told nothing for 1000 ms"),
+        ("in trouble", 0, "its disk is full"),
+    )
+    for what, after_ms, reason in cases:
         replicas = joined()
         if what == "lost":
             replicas.disconnected("a", 0)
@@ -126,6 +131,7 @@ def test_member_that_is_lost_or_silent_or_in_trouble_counts_until_the_set_withou
             assert replicas.begin_storing() is None, (what, now_ms)
         replicas.tick(after_ms)
         assert (replicas.begin_storing(), replicas.stored()) == ({}, 100), what
+        assert replicas.replicas["a"].left_because == reason
         replicas.set_stored()
         assert (replicas.begin_storing(), replicas.stored()) == (None, None), what
 
@@ -177,6 +183,7 @@ def test_member_that_stores_nothing_leaves_and_comes_back_when_it_does() -> None
 
     left_ms = every(BEAT_MS, STUCK_MS * 3, replicas, beat)
     assert left_ms == STUCK_MS + BEAT_MS
+    assert replicas.replicas["a"].left_because == "it has stored nothing of what it lacks for 3000 ms"
     replicas.set_stored()
     for now_ms in range(left_ms, left_ms + 2 * REJOIN_MS, BEAT_MS):
         beat(now_ms)
@@ -210,6 +217,7 @@ def test_member_leaves_that_tells_what_it_has_and_never_hears_a_later_frame(hear
         replicas.disconnected("a", now_ms)
 
     assert every(BEAT_MS, 60_000, replicas, flap) == (None if hears else STUCK_MS + BEAT_MS)
+    assert replicas.replicas["a"].left_because == ("" if hears else "it has heard nothing of this master for 3000 ms")
 
 
 @pytest.mark.parametrize("period_ms", [100, 500, SILENT_MS])
