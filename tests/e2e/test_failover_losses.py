@@ -34,7 +34,7 @@ SESSION_S = 30
 async def begin(cluster: Cluster) -> Ordered:
     load = Ordered(cluster)
     await load.begin()
-    await load.produce()
+    await load.produce("--timeout-ms", str((120 + DOWN_S) * 1_000))
     return load
 
 
