@@ -221,7 +221,8 @@ class Broker:
         stamps, sink = self.state.stamps, self.sink
         return [
             *(queues, waiting, self.queues.waiting_count, self.states, self.state.state_next),
-            *([[topic, list(scopes.items())] for topic, scopes in self.sequences._topics.items()], len(self.sequences)),
+            # A table forgets by the order of a topic's scopes; that of its topics means nothing.
+            *({topic: list(scopes.items()) for topic, scopes in self.sequences._topics.items()}, len(self.sequences)),
             *(stamps.newest_ms, stamps.set_count, stamps.steps, stamps._reading),
             *([(each.begin, each.end, each.followed, each.known) for each in sink.ranges], sink.lost, sink._lost_at, self.damage.lost()),
         ]
