@@ -146,7 +146,8 @@ class _Attempts:
         self.calls: dict[int, CallBegan] = {}
         self.excused: dict[tuple[QueueKey, int], None] = {}
         """Batches whose dead letter was requested, or could not be, since their broker was not connected."""
-        self.cut: dict[tuple[int, str], None] = {}
+        self.cut: dict[tuple[int, str], set[str | None]] = {}
+        """(process, broker) → sessions whose connection was cut, and that have no other one yet. Each group of a process has a session."""
         self.last: dict[QueueKey, tuple[float, CallBegan]] = {}
         """The last call of each queue after which its batch had to be dead-lettered, and when it ended."""
 
@@ -156,7 +157,7 @@ class _Attempts:
             if isinstance(event, ConnectionCut):
                 self._cut(event)
             elif isinstance(event, SessionBound):
-                self.cut.pop((event.process, event.broker), None)
+                self.cut.get((event.process, event.broker), set[str | None]()).discard(event.session)
             elif isinstance(event, DeadLetterSent):
                 self.excused[event.queue, event.offset] = None
             elif isinstance(event, CallEnded):
@@ -173,11 +174,12 @@ class _Attempts:
         call, limit = self.calls.pop(event.call, None), self.limits.get(event.queue.group)
         if call is not None and limit is not None and call.attempt + 1 >= limit:
             self.last[event.queue] = (event.t, call)
-            if (event.process, event.queue.broker) in self.cut:
+            if self.cut.get((event.process, event.queue.broker)):
                 self.excused[event.queue, call.first] = None
 
     def _cut(self, event: ConnectionCut) -> None:
-        self.cut[event.process, event.broker] = None
+        if event.session is not None:
+            self.cut.setdefault((event.process, event.broker), set()).add(event.session)
         for queue, (t, call) in self.last.items():
             if queue.broker == event.broker and call.process == event.process and event.t - t < CUT_SEEN_S:
                 self.excused[queue, call.first] = None

@@ -52,6 +52,7 @@ def test_extra_attempt_is_a_violation_unless_the_dead_letter_could_not_be_writte
         "requested in vain": (failed().letter(3.6, 1, 0, code=None).call(4, 4.1, 1, 0, attempt=2), ""), "not requested": (failed(3), "C2"),
         "disconnected before": (cut(3.4), ""), "disconnected after": (cut(3.6), ""), "disconnected later": (cut(4.5), "C2"),
         "connected again": (cut(2.9).add(SessionBound, 3.2, C1, connection=2, session="s1"), "C2"),
+        "another group connected again": (cut(2.9).add(SessionBound, 3.2, C1, connection=2, session="s2"), ""),
     })  # fmt: skip
 
 
