@@ -159,6 +159,7 @@ async def damaged_pair(cluster: Cluster, scrub_kib_per_s: int) -> tuple[ReplicaP
     return pair, pair.store("second")
 
 
+@pytest.mark.slow
 async def test_damage_of_a_stopped_replica_is_mended_from_its_master(cluster: Cluster) -> None:
     pair, second = await damaged_pair(cluster, 65_536)
     for what, damage in DAMAGE.items():
@@ -173,8 +174,9 @@ async def test_damage_of_a_stopped_replica_is_mended_from_its_master(cluster: Cl
     assert ": 0 problems, 0 bytes damaged" in await cluster.command("store", "check", str(second))
 
 
+@pytest.mark.slow
 async def test_damage_of_a_running_replica_is_found_by_its_scrub_and_mended_from_its_master(cluster: Cluster) -> None:
-    """The first pass begins when the copy has caught up, and gets to what is damaged here some seconds later."""
+    """The first pass begins a minute after the copy was started, and gets to what is damaged here some seconds later."""
     pair, second = await damaged_pair(cluster, 1024)
     for what in ("a flipped byte in two files of the log", "a flipped byte of a consume queue"):
         DAMAGE[what](second)

@@ -462,7 +462,7 @@ class RunningReplica:
 
 
 async def scrub(store: Store, following: Following, replaced: AbstractSet[int]) -> None:
-    """Compare what is applied with itself and with the consume queues, repeatedly: when the log has caught up first, and hourly.
+    """Compare what is applied with itself and with the consume queues, a minute after the start, and hourly.
 
     Raises RottenLogError for damage of the log, but not for `replaced`: what the master has there is damaged as well.
     """
