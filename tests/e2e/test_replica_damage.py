@@ -222,7 +222,7 @@ async def test_replica_with_a_full_disk_leaves_the_set_is_named_and_comes_back_w
     await pair.start("first", "--admin-listen", f"127.0.0.1:{admin}")
     (disk / "store").mkdir()
     pair.store("second").symlink_to(disk / "store")
-    copying = "--replica-of", pair.addresses["first"], "--disk-used-percent-max", "100", "--admin-listen", "127.0.0.1:0"
+    copying = "--replica-of", pair.addresses["first"], "--admin-listen", "127.0.0.1:0"
     await pair.start("second", *copying)
     ready = (await cluster.until_heard("second", "broker.started"))["admin"]
     await until_in_set(pair, "second", "first")

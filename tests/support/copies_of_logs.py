@@ -10,7 +10,8 @@ from lockstep.protocol.bodies import ReplicaStatus
 from support.cluster import LOOK_S, WAIT_S
 from support.replica_pair import ReplicaPair
 
-SEGMENTS = ("--segment-mib", "1")
+SEGMENTS = ("--segment-mib", "1", "--disk-used-percent-max", "100")
+"""Small files of the log, which retention leaves alone also where the disk of the tests is nearly full."""
 BODY = bytes(range(256)) * 256
 
 
