@@ -9,6 +9,9 @@
 The whole frame, including the length field, may have `frame_bytes_max` bytes, the header `header_bytes_max`. Both are checked before the
 first byte of them arrives, and memory is never allocated by a claimed length: the buffer grows with the received bytes. Where longer frames
 depend on who sends them, the header decides, which is complete before the body.
+
+A frame whose end comes with later data is joined alone, and what follows it is read from the piece that was received. A pull response is
+nearly as long as what a socket gives at once, so that most end in another piece, and joining the pieces would copy everything twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +45,10 @@ class FrameBuffer:
     the stream can't be resynchronized, so the caller closes the connection.
     """
 
-    __slots__ = ("_bytes_max", "_data", "_error", "_header_bytes_max", "_is_long", "_position", "frame_bytes_max", "reads_long")
+    __slots__ = (
+        *("_bytes_max", "_data", "_error", "_header_bytes_max", "_is_long", "_joined", "_lacking", "_position"),
+        *("frame_bytes_max", "reads_long"),
+    )
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -53,43 +59,54 @@ class FrameBuffer:
         self._header_bytes_max = header_bytes_max
         self._is_long = False
         """Whether `reads_long` has let the frame pass that has begun."""
+        self._joined: bytes | bytearray = b""
+        """A whole frame that comes before `_data`."""
         self._data: bytes | bytearray = b""
         self._position = 0
+        self._lacking = 0
+        """How many more bytes the frame at `_position` has, if that is known."""
         self._error: str | None = None
 
     @property
     def pending_bytes(self) -> int:
         """Return the number of received bytes that are not yet part of a command."""
-        return len(self._data) - self._position
+        return len(self._joined) + len(self._data) - self._position
 
     def clear(self) -> None:
         """Drop the received bytes that are not yet part of a command."""
-        self._data = b""
-        self._position = 0
+        self._joined = self._data = b""
+        self._position = self._lacking = 0
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Append received data. The caller may reuse `data` at once."""
         if self._error is not None:
             return
-        kept = self._data
-        position = self._position
+        kept, position, lacking = self._data, self._position, self._lacking
         if position == len(kept):
-            self._data = data if type(data) is bytes else bytes(data)
-        elif type(kept) is bytearray:
+            self._data, self._position = data if type(data) is bytes else bytes(data), 0
+            return
+        if type(kept) is bytearray and position:
             # Deleting the front of a bytearray moves no bytes; CPython shrinks the block when less than half is used.
-            if position:
-                del kept[:position]
-            kept += data
+            del kept[:position]
+            position = 0
+        if lacking and lacking <= len(data):
+            if type(kept) is bytes:
+                self._joined = b"".join((memoryview(kept)[position:], memoryview(data)[:lacking]))
+            else:
+                kept += memoryview(data)[:lacking]
+                self._joined = kept
+            self._data, self._position = (bytes(data), lacking) if lacking < len(data) else (b"", 0)
+            self._lacking = 0
         else:
-            joined = bytearray(memoryview(kept)[position:])
-            joined += data
-            self._data = joined
-        self._position = 0
+            if type(kept) is bytes:
+                self._data = kept = bytearray(memoryview(kept)[position:])
+            kept += data
+            self._position, self._lacking = 0, max(0, lacking - len(data))
 
     def next(self) -> Command | None:
         """Return the next complete command, or None until more bytes arrive. Raise RemoteProtocolError if the frame is invalid."""
-        data = self._data
-        start = self._position
+        joined = self._joined
+        data, start = (joined, 0) if joined else (self._data, self._position)
         available = len(data) - start
         if available < _PREFIX_BYTES:
             if self._error is not None:
@@ -97,13 +114,27 @@ class FrameBuffer:
             if available >= 4:
                 self._check_length(_LENGTH.unpack_from(data, start)[0])
             return None
+        found = None
         if kernels is not None and type(data) is bytes:
             found = kernels.next_frame(data, start, self.frame_bytes_max, self._header_bytes_max)
-            if found is not None:
-                parts, self._position = found
-                if self._position == len(data):
-                    self._data, self._position = b"", 0
-                return Command(*parts)
+        if found is not None:
+            parts, end = found
+            command = Command(*parts)
+        else:
+            read = self._read(data, start)
+            if read is None:
+                return None
+            command, end = read
+        if joined:
+            self._joined = b""
+        elif end == len(data):
+            self._data, self._position = b"", 0
+        else:
+            self._position = end
+        return command
+
+    def _read(self, data: bytes | bytearray, start: int) -> tuple[Command, int] | None:
+        """Return the command that begins at `start` of the data and where it ends, or None until more bytes arrive."""
         length, word = _PREFIX.unpack_from(data, start)
         self._check_length(length)
         header_bytes = word & 0xFFFFFF
@@ -116,9 +147,10 @@ class FrameBuffer:
             )
         end = start + 4 + length
         body_at = start + _PREFIX_BYTES + header_bytes
-        if length > self.frame_bytes_max - 4 and not self._reads_on(codec, start, body_at, length):
+        if length > self.frame_bytes_max - 4 and not self._reads_on(codec, data, start, body_at, length):
             return None
         if end > len(data):
+            self._lacking = end - len(data)
             return None
         header = data[start + _PREFIX_BYTES : body_at]
         body = data[body_at:end] if type(data) is bytes else bytes(memoryview(data)[body_at:end])
@@ -127,30 +159,26 @@ class FrameBuffer:
         except RemoteProtocolError as error:
             raise self._fail(str(error)) from None
         command.header_bytes = header_bytes
-        if end == len(data):
-            self._data, self._position = b"", 0
-        else:
-            self._position = end
-        return command
+        return command, end
 
     def _check_length(self, length: int) -> None:
         if length < 4 or length > (self.frame_bytes_max if self.reads_long is None else self._bytes_max) - 4:
             raise self._refused(length)
 
-    def _reads_on(self, codec: Codec, start: int, body_at: int, length: int) -> bool:
+    def _reads_on(self, codec: Codec, data: bytes | bytearray, start: int, body_at: int, length: int) -> bool:
         """Return whether a long frame is read on; False until its header has arrived. Raise RemoteProtocolError if it is refused."""
         if not self._is_long:
             if body_at - start > self.frame_bytes_max:
                 raise self._refused(length)
-            if body_at > len(self._data):
+            if body_at > len(data):
                 return False
             try:
-                command = codec.decode(self._data[start + _PREFIX_BYTES : body_at], b"")
+                command = codec.decode(data[start + _PREFIX_BYTES : body_at], b"")
             except RemoteProtocolError as error:
                 raise self._fail(str(error)) from None
             if self.reads_long is None or not self.reads_long(command, length + 4):
                 raise self._refused(length)
-        self._is_long = start + 4 + length > len(self._data)
+        self._is_long = start + 4 + length > len(data)
         return True
 
     def _refused(self, length: int) -> RemoteProtocolError:

@@ -74,6 +74,23 @@ def test_split_at_any_byte_yields_the_same_commands() -> None:
     assert got == SOME
 
 
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_frame_that_ends_in_later_data_is_joined_alone(pieces: int) -> None:
+    first, second = (encode_frame(Command(number, body=bytes(1000))) for number in (1, 2))
+    buffer = FrameBuffer()
+    for at in range(0, 100 * (pieces - 1), 100):
+        buffer.feed(first[at : at + 100])
+        assert buffer.next() is None
+    last = first[100 * (pieces - 1) :] + second + second[:50]
+    buffer.feed(last)
+    assert buffer.pending_bytes == len(first) + len(second) + 50
+    assert [command.code for command in drain(buffer)] == [1, 2]
+    assert buffer._data is last
+    buffer.feed(second[50:])
+    assert [command.code for command in drain(buffer)] == [2]
+    assert (buffer.pending_bytes, buffer._data, buffer._joined) == (0, b"", b"")
+
+
 def test_fed_buffer_may_be_reused_and_bodies_are_bytes() -> None:
     frame = encode_frame(SOME[0])
     reused = bytearray(frame[:20])
