@@ -86,20 +86,13 @@ class ConcurrentModel(ListenerModel):
                     await call.runner.expire(call, now_ms)
 
 
-class _NotCounted:
-    """The attempts of a concurrent group: its brokers count the retries of messages."""
-
-    def attempts_at(self, offset: int) -> int:
-        return 0
-
-
 class ConcurrentRunner(CallRunner[ConcurrentCall]):
     """One grant of one queue."""
 
     __slots__ = ("_again", "_batch_count", "_crew", "_logged", "not_sent_back", "refused")
 
     def __init__(self, ctx: ConsumerContext, worker: AbstractQueueWorker, grant: Grant, crew: Crew[ConcurrentCall]) -> None:
-        CallRunner.__init__(self, ctx, worker, grant, _NotCounted())
+        CallRunner.__init__(self, ctx, worker, grant, None)
         self._crew = crew
         self._batch_count = ctx.config.batch_count
         self._again: deque[list[MessageExt]] = deque()

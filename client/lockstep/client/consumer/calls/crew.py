@@ -6,6 +6,7 @@ ordered groups are consumed by crews.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic
 
 from lockstep.client.consumer.calls.call_loop import make_calls
@@ -23,16 +24,14 @@ class Crew(Generic[CallT]):
         self._listener = listener
         self._ready: OrderedDict[CallRunner[CallT], None] = OrderedDict()
         """Queues with waiting messages, in the order in which they are served."""
+        self.note_waiting: Callable[[CallRunner[CallT]], object] = self._ready.setdefault
+        """Make a further call of the queue soon: called while a call of it begins or ends, by the task that makes the next one."""
         self.tasks: dict[asyncio.Task[None], None] = {}
 
     def schedule(self, runner: CallRunner[CallT]) -> None:
         """Call the listener for this queue, which has waiting messages, as soon as another call is allowed."""
         self._ready.setdefault(runner)
         self._add_task()
-
-    def note_waiting(self, runner: CallRunner[CallT]) -> None:
-        """Make a further call of the queue soon: called while a call of it begins or ends, by the task that makes the next one."""
-        self._ready.setdefault(runner)
 
     def _add_task(self) -> None:
         if self._ready and len(self.tasks) < self._concurrency:
@@ -52,7 +51,7 @@ class Crew(Generic[CallT]):
             runner, _ = ready.popitem(last=False)
             call = runner.begin_call(now_ms)
             if call is not None:
-                if ready:
+                if ready and len(self.tasks) < self._concurrency:
                     self._add_task()
                 return call
             # the runner schedules itself again when calls are allowed

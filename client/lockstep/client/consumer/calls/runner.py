@@ -135,10 +135,10 @@ class CallRunner(Runner, Generic[CallT]):
 
     __slots__ = ("attempts", "ctx", "messages", "ownership", "session")
 
-    def __init__(self, ctx: ConsumerContext, worker: AbstractQueueWorker, grant: Grant, attempts: Attempts) -> None:
+    def __init__(self, ctx: ConsumerContext, worker: AbstractQueueWorker, grant: Grant, attempts: Attempts | None) -> None:
         Runner.__init__(self, worker, grant)
         self.attempts = attempts
-        """Those of the batch at the commit offset are stored with the progress."""
+        """Those of the batch at the commit offset are stored with the progress. None: the broker counts the retries of messages."""
         self.ctx = ctx
         self.messages = grant.messages
         self.ownership = worker.ownership
@@ -160,7 +160,8 @@ class CallRunner(Runner, Generic[CallT]):
         """Commit by the next SYNC what is finished, while other calls of the queue run or none does."""
         if self.grant.alive:
             offset = self.messages.commit_offset
-            self.ownership.progressed(self.grant.token, offset, self.attempts.attempts_at(offset))
+            attempts = 0 if self.attempts is None else self.attempts.attempts_at(offset)
+            self.ownership.progressed(self.grant.token, offset, attempts)
             self.session.changed(self.ownership)
 
     def position_moved(self) -> None:
@@ -171,7 +172,8 @@ class CallRunner(Runner, Generic[CallT]):
         ownership, grant = self.ownership, self.grant
         if grant.alive:
             offset = self.messages.commit_offset
-            ownership.call_ended(grant.token, offset, self.attempts.attempts_at(offset))
+            attempts = 0 if self.attempts is None else self.attempts.attempts_at(offset)
+            ownership.call_ended(grant.token, offset, attempts)
             self.session.changed(ownership)
         else:
             ownership.running = False
