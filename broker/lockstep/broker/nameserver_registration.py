@@ -179,9 +179,18 @@ class NameserverRegistration:
         """Return the number of changes of layouts and addresses so far."""
         return self._changes
 
-    @property
-    def is_accepted_nowhere(self) -> bool:
-        """Return whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
+    async def is_accepted_nowhere(self) -> bool:
+        """Return whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached.
+
+        Responses that are on their way are awaited, for SETTLE_MS.
+        """
+        try:
+            async with asyncio.timeout(SETTLE_MS / 1000):
+                while RegistrationState.PENDING in self.states().values():
+                    self._state_changed.clear()
+                    await self._state_changed.wait()
+        except TimeoutError:
+            pass
         return {peer.state for peer in self._peers} <= {
             RegistrationState.REFUSED,
             RegistrationState.SUPERSEDED,

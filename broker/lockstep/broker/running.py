@@ -419,7 +419,7 @@ class RunningBroker:
             except TimeoutError:
                 log.warning("registration.later", nameservers=list(registration.states()), then="the ports open before they have answered")
             except RegistrationRefusedError:
-                if registration.is_accepted_nowhere:
+                if await registration.is_accepted_nowhere():
                     # A refused start is not part of the store's history: a copy that is started repeatedly must not become part of it.
                     await store.mark_terms(accepted=self._previous_term, last=self.term)
                 if self.replicas.is_complete_copy:
