@@ -1,7 +1,8 @@
 """The operator of a broker with replicas: deals with lost masters as docs/replication.md says.
 
 While it does so it holds the machines of the copies: nobody else starts a broker there. It knows that the old master is down: it has killed
-it. A promotion whose response is lost may have happened: it is asked for again at the same replica until it is certain.
+it. A promotion whose response is lost may have happened: it is asked for again at the same replica until it is certain. A promoted replica
+that was killed at once is started again: it is a master, which refuses connections until it opens, and no other copy is promoted then.
 """
 
 import asyncio
@@ -123,7 +124,7 @@ class Operator:
         if loss.again and not universe.calm:
             await self._end(promoted)
             universe.record_reached("promoted replica killed at once", promoted)
-            promoted = await self._promote_one(loss)
+            await self._start(promoted, universe.replica_of[promoted])
         if not loss.stale_settings:
             universe.replica_of[promoted] = promoted
         while not losses:  # until it is lost again
