@@ -11,17 +11,25 @@ from sweep.universe import Universe
 
 SENDS_HEAL_S = 10.0
 """A send that begins this long after the calm must be acknowledged."""
+PRECEDING = "PrecedingSendError"
 
 
 def check_sends_recover(universe: Universe, calm_s: float) -> None:
-    """Check that messages sent some time after the calm are acknowledged."""
-    history = universe.history
-    begun = {event.body: event.t for event in history.of(SendBegan) if event.t > calm_s + SENDS_HEAL_S}
-    for body in [acked.body for acked in history.of(SendAcked)] + [acked.body for acked in history.of(DelayedSendAcked)]:
-        begun.pop(body, None)
+    """Check that messages sent some time after the calm are acknowledged. One may fail with an earlier one of its key, sent before."""
+    history, healed_s = universe.history, calm_s + SENDS_HEAL_S
+    begun = {event.body: event for event in history.of(SendBegan)}
     failed = {event.body: event for event in history.of(SendFailed)}
-    for body, t in list(begun.items())[:3]:
-        universe.record_violation("sends are acknowledged again", f"{body!r} sent at {t:.3f}: {failed.get(body, 'never ended')}")
+    earlier = {}
+    for body, failure in failed.items():
+        if begun[body].t <= healed_s and PRECEDING not in failure.error:
+            earlier[begun[body].key] = failure.t
+    late = {body: event for body, event in begun.items() if event.t > healed_s}
+    for body in [acked.body for acked in history.of(SendAcked)] + [acked.body for acked in history.of(DelayedSendAcked)]:
+        late.pop(body, None)
+    for body, event in list(late.items())[:3]:
+        ended = failed.get(body)
+        if ended is None or PRECEDING not in ended.error or event.t > earlier.get(event.key, 0.0):
+            universe.record_violation("sends are acknowledged again", f"{body!r} sent at {event.t:.3f}: {ended or 'never ended'}")
 
 
 def unconsumed(universe: Universe) -> list[str]:
