@@ -56,6 +56,17 @@ async def test_new_files_are_logged_and_new_authorities_renew_connections(
     await tasks.cancel_all()
 
 
+async def test_files_that_changed_while_the_server_recovered_its_store_are_in_force_when_the_watch_begins(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    tasks, security = Tasks(), with_users(write_users(path, {"billing": [PASSWORD]}))
+    assert security.users is not None
+    before = security.users.value.digest
+    write_users(path, {"shop": [PASSWORD]})
+    await SecurityWatch(security, FakeHost()).begin(tasks, lambda reason, concerns: None)  # type: ignore[arg-type]
+    assert security.users.value.digest != before
+    await tasks.cancel_all()
+
+
 async def test_files_that_stay_unusable_are_logged_once(frozen: FrozenLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cert, key = write_certificate(tmp_path)
     tasks = Tasks()

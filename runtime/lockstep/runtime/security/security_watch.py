@@ -50,11 +50,13 @@ class SecurityWatch:
         """The digest of the users of which there is a copy."""
 
     async def begin(self, tasks: Tasks, renew: Renew) -> None:
-        """Begin to look, if there are files. The store, if the server has one, is open: it gets the copy of the users first."""
+        """Look, and begin to do so again and again, if there are files. The store, if the server has one, is open: it gets the copy of the
+        users first. Its recovery may have taken long since the files were read."""
         self._renew = renew
         self._may_copy = True
-        await self._keep_users()
         if self._security.has_files:
+            async with self._looking:
+                await self._look(asked=False)
             tasks.spawn(self._watch(), "security.watch")
 
     async def _watch(self) -> None:
