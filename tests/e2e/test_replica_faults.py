@@ -13,7 +13,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.files import RealFiles
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
-from support.effort import SLOW
+from support.effort import SLOW, usually
 from support.group_loads import QUEUE_NAMES, QUEUES
 from support.links import Direction, Link, link_to
 from support.native import native
@@ -81,7 +81,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", usually(["suspended", "slow"], TROUBLES))
 async def test_master_goes_on_beside_a_replica_in_trouble_which_can_be_promoted_when_it_is_back(
     pair: ReplicaPair, cluster: Cluster, report: Report, trouble: str
 ) -> None:
