@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.broker.store.start.survey import is_log_name
 from lockstep.protocol.codes import ResponseCode
 from lockstep.testing.simulation import SimFiles
 from sweep.events.replicas import LogsCompared, MasterOpened, MemberLacked, Promoting
@@ -51,7 +52,8 @@ class CopyDisk:
 
     @property
     def log_start(self) -> int:
-        return min((int(path.removeprefix(LOG)) for path in self._disk.names if path.startswith(LOG)), default=0)
+        names = [path.removeprefix(LOG) for path in self._disk.names if path.startswith(LOG)]
+        return min((int(name) for name in names if is_log_name(name)), default=0)
 
     def bytes_at(self, position: int, count: int, *, durable: bool = False) -> bytes:
         """Return what the log has there, of one file. `durable`: of that, what a power cut would leave."""

@@ -6,7 +6,7 @@ follows. A file is never mended in place (ADR 15): the new one is written beside
 
 from lockstep.broker.replication.following import bytes_at
 from lockstep.broker.replication.serving import FETCH_BYTES_MAX
-from lockstep.broker.store.log.commit_log import write_all
+from lockstep.broker.store.log.commit_log import COPY, write_all
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.start.survey import log_files
 from lockstep.protocol.errors import RemoteProtocolError
@@ -37,7 +37,7 @@ async def refetch(
     for start in starts:
         end = min(start + identity.segment_bytes, confirmed)
         path = f"{directory.log}/{start:020d}"
-        file = await run(lambda path=path: host.files.open(f"{path}.fetched", create=True))
+        file = await run(lambda path=path: host.files.open(path + COPY, create=True))
         try:
             await run(file.truncate, 0)
             await run(file.truncate, identity.segment_bytes)
@@ -51,6 +51,6 @@ async def refetch(
             await run(file.sync)
         finally:
             file.close()
-        await run(host.files.rename, f"{path}.fetched", path)
+        await run(host.files.rename, path + COPY, path)
         await run(host.files.sync_directory, directory.log)
         log.warning("replica.refetched", file=path, begin=start, end=end, why="it was damaged here")

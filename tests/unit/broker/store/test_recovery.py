@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.store import Recovery, Store, StoreCorruptError
+from lockstep.broker.store.log.commit_log import COPY
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
@@ -129,6 +130,17 @@ async def test_log_files_created_before_a_kill_are_durable_after_recovery() -> N
         store, again = await recovered(files)
         assert (again.end, len(await all_bodies(store))) == (found.end, 50)
         await store.close()
+
+
+async def test_unfinished_copy_of_a_log_file_is_removed_by_the_next_start() -> None:
+    files = SimFiles()
+    await create_killed(files, 3)
+    unfinished = LOG + COPY
+    files.open(unfinished, create=True).pwritev([b"half a copy"], 0)
+    store, found = await recovered(files)
+    assert found.end == 3 * SIZE
+    assert not files.exists(unfinished)
+    await store.close()
 
 
 async def test_stale_next_file_is_zeroed_at_a_roll() -> None:

@@ -110,6 +110,10 @@ class SyncPlan:
             self.directory.sync()
 
 
+COPY = ".copy"
+"""Ends the name of a file that will replace one of the log. If the process dies before, the next start removes it."""
+
+
 class CommitLog:
     """The segments, and the bytes that are not written to them yet. Positions are log offsets; start ≤ synced ≤ written ≤ end."""
 
@@ -214,6 +218,9 @@ class CommitLog:
             # The previous process may have died between creating a name and syncing it.
             self._files.sync_directory(self._directory)
         self._stray = []
+        for name in self._files.listdir(self._directory):
+            if name.endswith(COPY):
+                self._files.unlink(f"{self._directory}/{name}")
         self._begin_tail(end)
         self.written = end
         self._unsynced = list(self.segments)
@@ -267,7 +274,7 @@ class CommitLog:
         for segment in self.segments:
             if segment.end <= position or segment.start >= end:
                 continue
-            path = segment.path + ".copy"
+            path = segment.path + COPY
             if self._files.exists(path):
                 self._files.unlink(path)
             copy = self._files.open(path, create=True)
