@@ -7,6 +7,7 @@ import pytest
 
 from lockstep.client import Message, Producer, TopicNotExistError
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.machines.routing import Route, queue_of_key
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.fake_broker import fake_cluster, make_layout, refuse
 from support.loops import until
@@ -22,7 +23,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
     async with one_queue(config) as (broker, producer):
         (topic,) = producer._topics.open_topics.values()
         assert producer._shell is not None
-        link = producer._shell.instance.link(topic.of_key("k").queue.broker_name)
+        link = producer._shell.instance.link(topic.machine_for(Route(("k",), queue_of_key), 0).queue.broker_name)
         assert link is not None
         assert link.endpoint is not None
         for endpoint, option in ((link.endpoint, socket.SO_SNDBUF), (broker.endpoints[0], socket.SO_RCVBUF)):

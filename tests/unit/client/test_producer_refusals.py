@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.client import BatchSendError, MessageQueue, NotDurableError, PrecedingSendError, QueueUnavailableError, SendResult, SendStatus
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.machines.routing import queue_of_key
+from lockstep.client.producer.machines.routing import Route, queue_of_key
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import MessageIllegalError, NoPermissionError, ServiceNotAvailableError, SystemBusyError
 from lockstep.protocol.fields import to_plain
@@ -120,7 +120,7 @@ async def test_messages_of_a_batch_for_one_queue_are_one_pending_send_in_call_or
         one, batch = send(producer, "1", "k2"), asyncio.ensure_future(producer.send_batch(keyed("2345678", "abcabck")))
         last = send(producer, "9", "b")
         await asyncio.sleep(0)
-        sender = producer._topics.open_topics["t"].of_key("k")
+        sender = producer._topics.open_topics["t"].machine_for(Route(("k",), queue_of_key), 0)
         assert [pending.count for pending in sender._buffer.keyed] == [1, 7, 1]
         respond()
         await asyncio.gather(first, one, batch, last)

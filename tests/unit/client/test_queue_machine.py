@@ -21,7 +21,7 @@ from lockstep.client.producer.machines.effects import (
 )
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import KEYED_RETRY_MS, QueueMachine
-from lockstep.client.producer.machines.routing import UNKEYED, queue_of_key, route_of
+from lockstep.client.producer.machines.routing import UNKEYED, Route, queue_of_key, route_of
 from lockstep.client.producer.machines.send_fifo import NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.machines.topic_machine import TopicMachine
@@ -453,7 +453,7 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
     for kind, what, number in steps:
         if kind == "send":
             assert what is None or isinstance(what, str)
-            machine = topic.machine.next(topic.now_ms) if what is None else topic.machine.of_key(what)
+            machine = topic.machine.machine_for(UNKEYED if what is None else Route((what,), queue_of_key), topic.now_ms)
             message = Message("t", b"x", sharding_key=what)
             route = route_of(message, None, None)
             sent.append(PendingSend((message,), route, 100, Waiter(), topic.now_ms, topic.now_ms + number))

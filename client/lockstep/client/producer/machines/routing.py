@@ -43,17 +43,17 @@ UNKEYED = Route()
 
 def route_of(message: Message, selector: Selector | None, queue: MessageQueue | None) -> Route:
     """Return the route that the message and the arguments of `send` specify. Raise LocalProtocolError if they specify two."""
-    if (message.sharding_key is not None) + (selector is not None) + (queue is not None) > 1:
+    key = message.sharding_key
+    if selector is None and queue is None:
+        return UNKEYED if key is None else Route((key,), queue_of_key)
+    if key is not None or (selector is not None and queue is not None):
         raise LocalProtocolError("the message's sharding_key, selector and queue each choose the queue: give one of them")
-    if message.sharding_key is not None:
-        return Route((message.sharding_key,), queue_of_key)
     if selector is not None:
         return Route((QUEUE_WIDE,), lambda layout, _: queue_of_selector(layout, selector, message))
-    if queue is not None:
-        if queue.topic != message.topic:
-            raise LocalProtocolError(f"the message's topic is {message.topic}, the queue's {queue.topic}")
-        return Route((QUEUE_WIDE,), None, queue)
-    return UNKEYED
+    assert queue is not None
+    if queue.topic != message.topic:
+        raise LocalProtocolError(f"the message's topic is {message.topic}, the queue's {queue.topic}")
+    return Route((QUEUE_WIDE,), None, queue)
 
 
 def number_of_key(sharding_key: str, queue_count: int) -> int:

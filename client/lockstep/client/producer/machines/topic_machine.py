@@ -103,11 +103,6 @@ class TopicMachine:
         number = self._live.next(run if run < RUN_MAX else RUN_MAX)
         return self._machines[number] or self._machine(number)
 
-    def of_key(self, sharding_key: str) -> QueueMachine:
-        """Return the queue to which the key belongs, whether its broker is live or not."""
-        number = number_of_key(sharding_key, len(self._writable.write_queues))
-        return self._machines[number] or self._machine(number)
-
     def of_keys(self, sharding_keys: Mapping[int, str]) -> list[tuple[QueueMachine, list[int]]]:
         """Return each queue to which any of these keys belongs, in the order of the layout, with the positions of its keys."""
         count = len(self._writable.write_queues)
@@ -122,11 +117,16 @@ class TopicMachine:
         return None if number is None else self._machine(number)
 
     def machine_for(self, route: Route, now_ms: int, in_flight_count: int = 0) -> QueueMachine:
-        """Return the queue of a route in the present layout (see `next`). Raise LocalProtocolError if a named queue is not in it."""
+        """Return the queue of a route in the present layout, whether the broker of a key is live or not (without a key, see `next`).
+
+        Raise LocalProtocolError if a named queue is not in the layout.
+        """
         if not route.keys:
             return self.next(now_ms, in_flight_count)
-        if route.keys[0] != QUEUE_WIDE:
-            return self.of_key(route.keys[0])
+        key = route.keys[0]
+        if key != QUEUE_WIDE:
+            number = number_of_key(key, len(self._writable.write_queues))
+            return self._machines[number] or self._machine(number)
         queue = route.queue if route.pick is None else route.pick(self.layout, QUEUE_WIDE)
         machine = None if queue is None else self.of_queue(queue)
         if machine is None:
