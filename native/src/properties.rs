@@ -5,6 +5,7 @@ const RETRY_TOPIC: &[u8] = b"RETRY_TOPIC\x01";
 const OWN_PREFIX: &[u8] = b"__LS_";
 const REFUSED: [&[u8]; 7] = [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"PGROUP\x01", RETRY_TOPIC, b"REAL_TOPIC\x01", b"REAL_QID\x01"];
 pub const STAMP_HEAD: &[u8] = b"__LS_SEQ\x01";
+pub const WAITED_HEAD: &[u8] = b"__LS_FROM\x01";
 pub const SEQUENCE_DIGITS: usize = 87;
 const COUNT_AT: usize = 72;
 const COUNT_DIGITS: usize = 6;

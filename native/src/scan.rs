@@ -7,7 +7,7 @@ use crate::fields::{
     STORE_TIMESTAMP_AT, SYS_FLAG_AT, SYS_FLAG_IPV6,
 };
 use crate::frame::{put_entry, ENTRY_BYTES};
-use crate::properties::{is_text, tag_and_retry};
+use crate::properties::{is_text, tag_and_retry, WAITED_HEAD};
 use crate::sequence::{Sequence, ZERO_DIGITS};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
@@ -331,6 +331,9 @@ fn read(bytes: &[u8], end: usize, physical: i64) -> Option<Record<'_>> {
         && is_text(properties)
         && body_crc(body) == u32_at(bytes, BODY_CRC_AT)?;
     if !good {
+        return None;
+    }
+    if properties.starts_with(WAITED_HEAD) {
         return None;
     }
     let (tag, retried) = tag_and_retry(properties)?;

@@ -14,7 +14,7 @@ from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.testing.simulation.disk import SimFiles
 from support.clocks import SetClock
-from support.store_kit import STARTED_MS, confirmed, host_of, open_store
+from support.store_kit import STARTED_MS, Recorded, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000, 3_600_000)
 
@@ -34,7 +34,10 @@ class Machine:
         self.table = DelayTable(Journal())
 
     async def start(self) -> None:
-        self.store = await open_store(self.files, host=self.host, segment_bytes=1 << 20)
+        recorded = Recorded()
+        self.store = await open_store(self.files, host=self.host, recorded=recorded, segment_bytes=1 << 20)
+        for place in recorded.ends:
+            self.table.ended(*place)
         self.store.record_clock()
         await self.store.sync()
         self.delays = DelayedDelivery(self.store, self.table, GroupTopics(self.topics), LEVELS)

@@ -88,6 +88,7 @@ class Recorded:
     snapshots: list[object] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
     frames: list[FrameRow] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
     on_state: Callable[[bytes], None] | None = None
 
     def replay_snapshot(self, plain: object) -> None:
@@ -100,6 +101,9 @@ class Recorded:
 
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
+
+    def ended(self, queue_id: int, offset: int) -> None:
+        self.ends.append((queue_id, offset))
 
     def scopes_fit(self, count: int) -> bool:
         return False  # so that it gets every frame

@@ -189,6 +189,9 @@ class BrokerState:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return self.sequences.crc_at(Scope(*scope), epoch, first, now_ms=store_ms)
 
+    def ended(self, queue_id: int, offset: int) -> None:
+        self.delays.ended(queue_id, offset)
+
     def scopes_fit(self, count: int) -> bool:
         return self.sequences.fits(count)
 

@@ -2,7 +2,7 @@
 
 A message is due when its level's delay has passed since it was stored, by the boot clock of its broker's machine, however the wall clock
 is set meanwhile. Only a start after a power cut uses the wall clock. A delayed send has no sequence: repeated after a lost response it is
-stored twice, and a crash may interrupt the write that delivers it: both are allowed, counted and bounded.
+stored twice, which is allowed, counted and bounded.
 """
 
 from lockstep.protocol.codes import ResponseCode
@@ -188,7 +188,7 @@ def _lost(history: History) -> list[Violation]:
 
 
 def _bounded(history: History) -> list[Violation]:
-    messages, brokers = Messages(history), Brokers(history)
+    messages = Messages(history)
     written: dict[bytes, dict[str, int]] = {}
     for event in history.of(DelayedSendWritten):
         of_body = written.setdefault(event.body, {})
@@ -197,8 +197,7 @@ def _bounded(history: History) -> list[Violation]:
     for body, counts in written.items():
         for broker, count in counts.items():
             places = [stored for stored in messages.places.get(body, ()) if stored.queue.broker == broker]
-            allowed = count + max(0, len(brokers.lives.get(broker, ())) - 1)
-            if len(places) > allowed:
+            if len(places) > count:
                 where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
                 text = f"delayed {body!r:.60} was written {count} times to {broker} and is stored {len(places)} times: {where}"
                 found.append(Violation("R9", places[-1].t, text))

@@ -118,6 +118,15 @@ def delays_are_ignored(patch: Patches) -> None:
     patch.set(DelayedDelivery, "__init__", at_once)
 
 
+@mutant(
+    WORLD,
+    aimed="tests/unit/broker/test_delayed_delivery.py::test_write_of_which_the_disk_has_a_part_delivers_nothing_twice",
+)
+def a_torn_delivery_repeats(patch: Patches) -> None:
+    """A start takes the progress of a delay queue from the copies too: the record of it may be missing."""
+    patch.set(DelayTable, "ended", lambda self, queue_id, offset: None)
+
+
 @mutant(WORLD)
 def delivered_without_a_record(patch: Patches) -> None:
     """The progress of a delay queue is recorded with the delivered messages."""

@@ -11,6 +11,7 @@ from lockstep.protocol.bodies import (
     LockVerdict,
 )
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader
 from lockstep.protocol.messages.properties import SENT_PROPERTIES_BYTES_MAX, decode_properties
@@ -196,7 +197,7 @@ async def test_message_with_the_longest_properties_is_delayed_retried_and_dead_l
         await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties=f"{longest}\x02DELAY\x011"), b"x")
         await wait_for_count(client, TOPIC, 1)
         (message,) = await stored(client, TOPIC)
-        assert message.properties == longest.encode()
+        assert message.properties == f"__LS_FROM\x01{delay_queue_id(10)}:0\x02{longest}".encode()
         for times in range(1, 4):
             await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(message.physical_offset, GROUP))
             await wait_for_count(client, f"%RETRY%{GROUP}", times)

@@ -10,7 +10,7 @@ from lockstep.broker.delivery.delayed_delivery import ATTEMPTS_MAX, RETRY_MS, De
 from lockstep.broker.delivery.message_copy import MessageCopy, stored_number
 from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.messages.properties import ORIGIN_LAYOUT, REAL_QID
+from lockstep.protocol.messages.properties import ORIGIN_LAYOUT, REAL_QID, WAITED
 from lockstep.protocol.messages.record import PREPARED_OFFSET_AT, RecordView, encode_record, split_records
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from support.delay_machine import LEVELS, Machine
@@ -74,8 +74,8 @@ async def run_with_damage(flip: int, *, sealed: bool) -> None:
     found = await delivered_messages(machine)
     bodies = [body for body, *_ in found]
     if sealed:
-        whole = (PROPERTIES, 0, 0, 1, bytes(8))
-        assert found == [(b"before", *whole), (b"behind", *whole)]
+        whole = [(body, f"{WAITED}\x01{QUEUE}:{offset}\x02".encode() + PROPERTIES, 0, 0, 1, bytes(8)) for offset, body in enumerate(BODIES)]
+        assert found == whole[:HARMED] + whole[HARMED + 1 :]
         assert machine.store.damage.lost() == [(SCHEDULE_TOPIC, QUEUE, HARMED, HARMED + 1)]
         assert machine.table.next_offset(QUEUE) == len(BODIES)
     else:

@@ -18,14 +18,14 @@ from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_queue_id, parse_levels, queue_delay_ms
 from lockstep.protocol.errors import LocalProtocolError, ServiceNotAvailableError
-from lockstep.protocol.messages.record import HOSTS, OFFSETS, RecordView, encode_record
+from lockstep.protocol.messages.record import HOSTS, OFFSETS, RecordView, encode_record, split_records
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.steady_clock import TRUST_MS
 from support.broker_fakes import FakeHost, FakeStore
 from support.delay_machine import Machine
-from support.store_kit import ASYNC, SimFiles, confirmed, host_of, open_store
+from support.store_kit import ASYNC, LOG, SimFiles, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000)
 FIRST = delay_queue_id(LEVELS[0])
@@ -496,4 +496,29 @@ async def test_empty_gap_is_retried_later_and_writes_no_progress() -> None:
     await machine.look()
     assert reads == 1
     assert machine.table.next_offset(FIRST) == 0
+    await machine.store.close()
+
+
+@pytest.mark.parametrize("kept", range(4))
+async def test_write_of_which_the_disk_has_a_part_delivers_nothing_twice(kept: int) -> None:
+    """The disk has the first copies of a write, and the record of the progress behind them is lost with the others."""
+    machine = Machine()
+    await machine.start()
+    bodies = [b"first", b"second", b"third"]
+    for body in bodies:
+        await machine.put(1, body)
+    begin = machine.store.log_bounds[1]
+    await machine.pass_ms(1_000)
+    assert await machine.arrived() == bodies
+    log = machine.files.open(LOG)
+    ends = [0, *(end for _, end in split_records(log.pread(machine.store.log_bounds[1] - begin, begin)))]
+    assert len(ends) == 1 + len(bodies)
+    await machine.store.close(clean=False)
+    log.pwritev([bytes(1 << 12)], begin + ends[kept])
+    machine.table = DelayTable(Journal())
+    await machine.start()
+    assert machine.table.next_offset(FIRST) == kept
+    machine.delays.on_arrival(FIRST)
+    await machine.pass_ms(1_000)
+    assert await machine.arrived() == bodies
     await machine.store.close()

@@ -127,7 +127,7 @@ def test_more_copies_of_a_delayed_message_than_writes_are_a_violation() -> None:
     def twice(writes: int = 1) -> Builder:
         return delayed(writes=writes).read(500, b"m0", b"m0")
 
-    assert_faults(check, {"written once": (twice(), "R9"), "written twice": (twice(2), ""), "a start": (twice().opened(20), "")})
+    assert_faults(check, {"written once": (twice(), "R9"), "written twice": (twice(2), ""), "and a start": (twice().opened(20), "R9")})
     elsewhere = delayed().shared(4, 4.1, 0, queue=M._replace(broker="broker-b")).read(500, b"m0")
     assert_faults(check, {"given by a broker to which it was not written": (elsewhere, "R9")})
     assert_faults(check_sends, {"written twice": (twice(2), "")})

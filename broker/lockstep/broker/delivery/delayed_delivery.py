@@ -9,6 +9,9 @@ levels, and a start may have another table of them. The delay of a queue never c
 due times, and queues of delays that the table no longer has are emptied like the others.
 
     append ─▶ SCHEDULE_TOPIC_XXXX, queue of the level's delay ─▶ due ─▶ its own topic, with the queue's progress, in one write
+
+The copy that is delivered names the place where it waited (`__LS_FROM`), and a start reads the queue's progress from the copies too. So a
+write that reached the disk only in part delivers nothing again.
 """
 
 import asyncio
@@ -242,7 +245,7 @@ class DelayedDelivery:
             if queue_id is None:
                 log_limited(log, "warning", "delay.destination_gone", topic=copy.topic, **facts, why="its topic has no queue here any more")
                 return True
-            store_copy(self._store, copy.sent_to(copy.topic, queue_id))
+            store_copy(self._store, copy.sent_to(copy.topic, queue_id).ending(record.queue_id, offset))
         except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:
             if isinstance(error, BrokerError) and error.retriable:
                 log_limited(log, "warning", "delay.refused", **facts, error=str(error))

@@ -15,6 +15,7 @@ from lockstep.protocol.messages.properties import (
     REAL_TOPIC,
     REASON,
     RETRY_TOPIC,
+    WAITED,
     decode_properties,
     encode_properties,
     one_line_reason,
@@ -100,6 +101,10 @@ class MessageCopy:
         except LocalProtocolError as error:
             raise RemoteProtocolError(f"property {REAL_TOPIC} of a delayed message: {error}") from None
         return replace(self, topic=topic, queue_id=queue_id, properties=properties)
+
+    def ending(self, queue_id: int, offset: int) -> "MessageCopy":
+        """Return the copy that says that it ends the wait of the message at this place of a delay queue."""
+        return replace(self, properties={WAITED: f"{queue_id}:{offset}", **self.properties})
 
     @property
     def origin_began(self) -> int:

@@ -1,7 +1,7 @@
 """How far each delay queue has been delivered, durable. RocketMQ: ScheduleMessageService's offset table.
 
-A change is written together with the messages that it covers, in one write. So after a crash no message is lost, and none is delivered
-twice except those of a write that reached the disk only in part.
+A change is written together with the copies that it covers, in one write, and each copy names the place that it ends. So after a crash no
+message is lost, and none is delivered twice, also if that write reached the disk only in part.
 """
 
 from collections.abc import Iterable
@@ -31,6 +31,10 @@ class DelayTable:
         """Apply one change, made now or read from the log."""
         _, number, next_offset = change
         self._next[number - 1] = next_offset
+
+    def ended(self, queue_id: int, offset: int) -> None:
+        """Take note that the log has the copy of the message at this offset. Messages of a queue are delivered one after the other."""
+        self._next[queue_id] = max(self.next_offset(queue_id), offset + 1)
 
     def snapshot(self) -> list[list[int]]:
         return [[queue_id + 1, self._next[queue_id]] for queue_id in sorted(self._next)]

@@ -47,6 +47,8 @@ ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
 """In a copy: the queue id of the original message."""
 ORIGIN_LAYOUT = f"{OWN_PREFIX}LAYOUT"
 """In a delayed message: `TopicLayout.began` of its topic at the time of the send, which distinguishes a topic that was created again."""
+WAITED = f"{OWN_PREFIX}FROM"
+"""In a copy that ends a wait: the queue id and the queue offset of what waited, in SCHEDULE_TOPIC, as QUEUE:OFFSET. It is the first one."""
 
 SENT_PROPERTIES_BYTES_MAX = 30 << 10
 """How many of the 32,767 bytes of a record's properties a sender may use (see `sent_bytes`). The rest is reserved for its copies."""
@@ -66,6 +68,7 @@ _RESERVED_BYTES = {
         LS_SEQ: SEQUENCE_DIGITS,
         ORIGIN_QUEUE: _NUMBER,
         ORIGIN_LAYOUT: _LONG,
+        WAITED: _NUMBER + 1 + _LONG,
         REASON: 4 * REASON_LENGTH_MAX,
     }.items()
 }

@@ -46,6 +46,7 @@ PROPERTIES = (
     b"K\x01TAGS\x01a",
     b"RETRY_TOPIC\x01orders",
 )
+ENDS = (b"__LS_FROM\x013:7", b"__LS_FROM\x013:7\x02TAGS\x01a", b"__LS_FROM\x01", b"__LS_FROM\x013", b"TAGS\x01a\x02__LS_FROM\x013:7")
 
 
 def stamp(*, first: str = "5", count: str = "1", flags: str = "1") -> bytes:
@@ -167,6 +168,7 @@ class Broker:
         self.sequences = SequenceTable(scope_count_max=scope_count_max)
         self.state = LogState()
         self.states: list[bytes] = []
+        self.ends: list[tuple[int, int]] = []
         self.damage = DamageTable()
         self.sink = ReplaySink(self.queues, self, self.state, self.damage, dense=dense, skips=skips)
 
@@ -184,6 +186,9 @@ class Broker:
 
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return self.sequences.crc_at(Scope(*scope), epoch, first, now_ms=store_ms)
+
+    def ended(self, queue_id: int, offset: int) -> None:
+        self.ends.append((queue_id, offset))
 
     def scopes_fit(self, count: int) -> bool:
         return self.sequences.fits(count)
@@ -220,7 +225,7 @@ class Broker:
         waiting = [(queue.topic, queue.queue_id) for queue in self.queues._dirty]
         stamps, sink = self.state.stamps, self.sink
         return [
-            *(queues, waiting, self.queues.waiting_count, self.states, self.state.state_next),
+            *(queues, waiting, self.queues.waiting_count, self.states, self.ends, self.state.state_next),
             # A table forgets by the order of a topic's scopes; that of its topics means nothing.
             *({topic: list(scopes.items()) for topic, scopes in self.sequences._topics.items()}, len(self.sequences)),
             *(stamps.newest_ms, stamps.set_count, stamps.steps, stamps._reading),
@@ -257,7 +262,7 @@ frames = st.tuples(
 messages = st.tuples(st.just("message"), topics, queue_ids, st.integers(0, 60), st.sampled_from(PROPERTIES))
 ODD = (
     *(("state", body) for body in STATES),
-    *(("message", "orders", 0, 3, text) for text in STAMPS),
+    *(("message", "orders", 0, 3, text) for text in (*STAMPS, *ENDS)),
     *(("message", "orders", 0, 3, b"TAGS\x01a", {"sys_flag": flag}) for flag in SYS_FLAGS),
     *(("message", topic, 0, 3, b"") for topic in (SCHEDULE_TOPIC, "others", "no topic", "é")),
     *(("message", "orders", queue_id, 3, b"") for queue_id in (-1, 0x7FFFFFFF)),

@@ -1,9 +1,9 @@
 """Let the kernel `scan_run` read runs of the log for a scan (ADR 27).
 
 A run is good ordinary records and whole idempotent frames of them, one after the other. It ends before whatever else comes: a state record,
-a delayed message, a message of a transaction that has no place in its queue, a blank, a queue offset that is not the next one, a store time
-that falls, anything damaged. There the Python form of the scan goes on, which is the law: after each run everything is as if it had read
-the records one by one.
+a delayed message, the copy that ends its wait, a message of a transaction that has no place in its queue, a blank, a queue offset that is
+not the next one, a store time that falls, anything damaged. There the Python form of the scan goes on, which is the law: after each run
+everything is as if it had read the records one by one.
 """
 
 from typing import NamedTuple, Protocol

@@ -6,6 +6,7 @@ from lockstep.broker.store.log.append import TAGS, tag_code
 from lockstep.broker.store.log.delay_checksum import seal_holds
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.messages.properties import NAME_END, WAITED
 from lockstep.protocol.messages.record import (
     CRC_MASK,
     MAGIC,
@@ -18,6 +19,8 @@ from lockstep.protocol.names import STATE_TOPIC, check_topic
 
 RETRIED = b"\x02RETRY_TOPIC\x01"
 """A copy for a retry, which begins no frame. RocketMQ's broker keeps the property `__LS_SEQ` in it; senders can't set this one."""
+WAITED_HEAD = f"{WAITED}{NAME_END}".encode()
+NUMBER_DIGITS = 20
 PREPARED = 0x4
 ROLLED_BACK = 0xC
 
@@ -48,6 +51,8 @@ class StoredRecord:
     sequence: FrameSequence | None
     body: bytes | None
     """The body of a state record, else None."""
+    ends: tuple[int, int] | None = None
+    """The queue id and the queue offset of the message in SCHEDULE_TOPIC whose wait it ends: it is its copy."""
 
 
 def frame_row(first: StoredRecord, sequence: FrameSequence) -> FrameRow:
@@ -108,7 +113,16 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         transaction not in (PREPARED, ROLLED_BACK),
         _sequence(properties) if properties.startswith(STAMP_HEAD) and RETRIED not in properties else None,
         body if topic == STATE_TOPIC else None,
+        _ends(properties) if properties.startswith(WAITED_HEAD) else None,
     )
+
+
+def _ends(properties: bytes) -> tuple[int, int] | None:
+    """Return the place that a copy names, or None if it is none: Apache's broker lets senders set any property."""
+    queue_id, _, offset = properties[len(WAITED_HEAD) :].partition(b"\x02")[0].partition(b":")
+    if not (queue_id.isdigit() and offset.isdigit() and len(queue_id) < NUMBER_DIGITS and len(offset) < NUMBER_DIGITS):
+        return None
+    return int(queue_id), int(offset)
 
 
 def valid_properties(data: bytes, begin: int, end: int) -> bool:

@@ -44,6 +44,10 @@ class StateReplay(Protocol):
         """Take a whole frame of an idempotent producer. If `scopes_fit`, one that another of its scope follows may be left out."""
         ...
 
+    def ended(self, queue_id: int, offset: int) -> None:
+        """Take a copy that ends the wait of the message at this place of SCHEDULE_TOPIC."""
+        ...
+
     def scopes_fit(self, count: int) -> bool:
         """Return whether frames of `count` more scopes would not make it forget any scope: only the last frame of each matters then."""
         ...
@@ -110,6 +114,8 @@ class ReplaySink:
             self._queues.entries_added(queue, missing)
         queue.add_entries(entry_of(record), 1)
         self._queues.entries_added(queue, 1)
+        if record.ends is not None:
+            self._replay.ended(*record.ends)
         self._write_if_many()
 
     def scopes_fit(self, count: int) -> bool:
