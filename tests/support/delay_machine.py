@@ -1,6 +1,7 @@
 """A real store with delayed delivery, on a machine whose clocks the test sets."""
 
 import asyncio
+from typing import Any
 
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.group_topics import GroupTopics
@@ -33,9 +34,9 @@ class Machine:
         self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
         self.table = DelayTable(Journal())
 
-    async def start(self) -> None:
+    async def start(self, **settings: Any) -> None:
         recorded = Recorded()
-        self.store = await open_store(self.files, host=self.host, recorded=recorded, segment_bytes=1 << 20)
+        self.store = await open_store(self.files, host=self.host, recorded=recorded, segment_bytes=1 << 20, **settings)
         for place in recorded.ends:
             self.table.ended(*place)
         self.store.record_clock()

@@ -25,7 +25,7 @@ from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayo
 from lockstep.runtime.steady_clock import TRUST_MS
 from support.broker_fakes import FakeHost, FakeStore
 from support.delay_machine import Machine
-from support.store_kit import ASYNC, LOG, SimFiles, confirmed, host_of, open_store
+from support.store_kit import ASYNC, LOG, NEVER, SimFiles, confirmed, host_of, open_store
 
 LEVELS = (100, 1_000, 60_000)
 FIRST = delay_queue_id(LEVELS[0])
@@ -503,7 +503,7 @@ async def test_empty_gap_is_retried_later_and_writes_no_progress() -> None:
 async def test_write_of_which_the_disk_has_a_part_delivers_nothing_twice(kept: int) -> None:
     """The disk has the first copies of a write, and the record of the progress behind them is lost with the others."""
     machine = Machine()
-    await machine.start()
+    await machine.start(**NEVER)
     bodies = [b"first", b"second", b"third"]
     for body in bodies:
         await machine.put(1, body)
@@ -516,7 +516,7 @@ async def test_write_of_which_the_disk_has_a_part_delivers_nothing_twice(kept: i
     await machine.store.close(clean=False)
     log.pwritev([bytes(1 << 12)], begin + ends[kept])
     machine.table = DelayTable(Journal())
-    await machine.start()
+    await machine.start(**NEVER)
     assert machine.table.next_offset(FIRST) == kept
     machine.delays.on_arrival(FIRST)
     await machine.pass_ms(1_000)
