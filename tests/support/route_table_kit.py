@@ -28,12 +28,12 @@ def broker_registration(
     parts: int = 1,
     office: bool = False,
     replicas: tuple[str, ...] = (),
+    tried: tuple[int, ...] = (),
 ) -> Registration:
     listeners = {"internal": f"10.0.0.{port}:10911", "external": f"localhost:{port}"}
     previous_term = term - 1 if previous is None else previous
-    return Registration(
-        name, "DefaultCluster", store, term, listeners, layouts, proof, previous_term, part, parts, replicas=replicas, office=office
-    )
+    given = name, "DefaultCluster", store, term, listeners, layouts, proof, previous_term, part, parts
+    return Registration(*given, replicas=replicas, office=office, tried=tried)
 
 
 def registered(table: RouteTable, listener: str = "internal") -> dict[str, bool]:

@@ -78,7 +78,9 @@ class BrokerIdentity:
     proof: str = field(repr=False)
     """The store's secret."""
     previous_term: int
-    """The term of the store's start before this one."""
+    """The term of the store's last start that was certainly accepted."""
+    tried: tuple[int, ...] = ()
+    """The terms of the starts since then."""
     office: bool = False
     """The term stands in a register, and the start before was the one that the register had."""
 
@@ -178,25 +180,6 @@ class NameserverRegistration:
     def changes(self) -> int:
         """Return the number of changes of layouts and addresses so far."""
         return self._changes
-
-    async def is_accepted_nowhere(self) -> bool:
-        """Return whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached.
-
-        Responses that are on their way are awaited, for SETTLE_MS.
-        """
-        try:
-            async with asyncio.timeout(SETTLE_MS / 1000):
-                while RegistrationState.PENDING in self.states().values():
-                    self._state_changed.clear()
-                    await self._state_changed.wait()
-        except TimeoutError:
-            pass
-        return {peer.state for peer in self._peers} <= {
-            RegistrationState.REFUSED,
-            RegistrationState.SUPERSEDED,
-            RegistrationState.CONTESTED,
-            RegistrationState.UNREACHABLE,
-        }
 
     def statuses(self) -> tuple[NameserverStanding, ...]:
         """Return the same as `states`, with the reason of a refusal."""
@@ -307,7 +290,8 @@ class NameserverRegistration:
             office=identity.office or None,
         )
         version, replicas = DataVersion(self._born_ms, self._changes), tuple(self.replicas()) or None
-        body = RegisterBody(identity.listeners, tuple(layouts), version, part, parts, self.full(), self.auto_create(), replicas)
+        tried = identity.tried or None
+        body = RegisterBody(identity.listeners, tuple(layouts), version, part, parts, self.full(), self.auto_create(), replicas, tried)
         return to_plain(header), encode_body(body)
 
     def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:

@@ -116,6 +116,8 @@ LANES = {
 """At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
 tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back. A response in ROUTE_LANE
 waits for nameservers and one in RELAY_LANE for a member of a group; they use no thread, nor do purges."""
+TRIED_MAX = 16
+"""Starts in a row that may end before it is certain that a nameserver has accepted them; of more, the latest are known."""
 
 
 class RunningBroker:
@@ -160,6 +162,7 @@ class RunningBroker:
         self.is_open = False
         self._opened_ms = 0
         self._previous_term = 0
+        self._tried: tuple[int, ...] = ()
         """The term of the store's start before this one; 0 if there was none."""
         self._deliveries: list[asyncio.Task[None]] = []
         """The task that delivers delayed messages, which ends before everything else."""
@@ -366,8 +369,9 @@ class RunningBroker:
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
         last_term = max(state.coordination.state.term, store.last_term)
         # A version that does not write lockstep/term may have run since: then only the log has its term.
-        self._previous_term = store.accepted_term if last_term == store.last_term else last_term
+        accepted = self._previous_term = store.accepted_term if last_term == store.last_term else last_term
         term = next_term(last_term, clock.wall_ms())
+        self._tried = tuple(each for each in store.tried_terms if each > accepted)[-TRIED_MAX:]
         if (tenure := self.tenure) is not None:
             # Whoever was elected has what was confirmed, or the register says that it may not.
             term, assumed_loss = tenure.term, tenure.assumed_loss or recovery.lost_synced
@@ -387,7 +391,9 @@ class RunningBroker:
         state.write_changes()
         await store.sync()
         await self._opened.mark_adopted()
-        await store.mark_terms(accepted=term, last=term)
+        # Whether nameservers accept it is not known yet: a copy that is killed before must not count as one that was accepted.
+        decided = self.tenure is not None or not self._settings.config.nameservers()
+        await store.mark_terms(accepted=term if decided else accepted, tried=(*self._tried, term))
         await store.mark_boot(boot_id)
         self.is_marked = True
         log.info(
@@ -419,13 +425,11 @@ class RunningBroker:
             except TimeoutError:
                 log.warning("registration.later", nameservers=list(registration.states()), then="the ports open before they have answered")
             except RegistrationRefusedError:
-                if await registration.is_accepted_nowhere():
-                    # A refused start is not part of the store's history: a copy that is started repeatedly must not become part of it.
-                    await store.mark_terms(accepted=self._previous_term, last=self.term)
                 if self.replicas.is_complete_copy:
                     # Its old master has served again after its orderly stop: the next start assumes a loss.
                     await store.change_directory(StoreDirectory.mark_restored)
                 raise
+            await store.mark_terms(accepted=self.term, tried=(self.term,))
             await store.clear_restored()
             await self.replicas.accepted()
         elif self.replicas.is_promoted:  # nobody else decides about it, and its next start has to ask its replicas
@@ -437,7 +441,7 @@ class RunningBroker:
     def _identity(self) -> BrokerIdentity:
         config, store = self._settings.config, self.store
         identity = config.name, config.cluster, store.store_id, self.term, self.addresses, store.proof, self._previous_term
-        return BrokerIdentity(*identity, office=self.tenure is not None)
+        return BrokerIdentity(*identity, self._tried, office=self.tenure is not None)
 
     async def _store_members(self, ruling: Ruling, members: dict[str, str]) -> None:
         await ruling.store_members(members, self.replicas.known())

@@ -25,7 +25,7 @@ class Registration:
     proof: str = field(repr=False)
     """The store's secret. Never disclosed."""
     previous_term: int
-    """The term of the store's start before this one."""
+    """The term of the store's last start that was certainly accepted."""
     part: int = 0
     parts: int = 1
     full: bool = False
@@ -36,6 +36,8 @@ class Registration:
     """The addresses of the other copies of its log."""
     office: bool = False
     """Its term stands in a register, which gives each term to one copy of the log."""
+    tried: tuple[int, ...] = ()
+    """Terms of the store's starts since `previous_term`, which ended before it was certain that they had been accepted."""
 
     @property
     def address(self) -> str:
@@ -115,7 +117,8 @@ def check_term(known: BrokerRecord, new: Registration) -> None:
         raise BrokerNameTakenError(f"{same} with term {new.term}, which is lower. {_COPY_ADVICE}", term=accepted)
     if new.term == before.term and new.address != before.address and (new.office or not registered):
         raise BrokerNameTakenError(f"{same} with the same term {new.term}. {_COPY_ADVICE}", term=accepted)
-    if new.term > before.term and new.previous_term < before.term:
+    own = before.term in new.tried and new.address == before.address
+    if new.term > before.term and new.previous_term < before.term and not own:
         raise BrokerNameTakenError(
             f"{same} with term {new.term}, and its term before that was {new.previous_term}: it has not seen term {before.term}. "
             f"{_COPY_ADVICE}"

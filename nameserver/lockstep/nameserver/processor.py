@@ -90,6 +90,7 @@ class RouteProcessor:
             body.auto_create,
             body.replicas or (),
             header.office is True,
+            body.tried or (),
         )
         try:
             change = self._table.register(registration, self._connection(request.endpoint), self._clock.monotonic_ms())

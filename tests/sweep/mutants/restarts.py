@@ -39,7 +39,7 @@ def the_term_is_not_synced(patch: Patches) -> None:
         self.writer.end_turn()
         self.writer._waiters.confirm(self._log.written)
 
-    async def unmarked(self: Store, *, accepted: int, last: int) -> None:
+    async def unmarked(self: Store, *, accepted: int, tried: tuple[int, ...]) -> None:
         pass
 
     patch.set(running.RunningBroker, "enter_term", entered)

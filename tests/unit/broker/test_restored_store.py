@@ -193,3 +193,28 @@ async def test_start_without_a_nameserver_keeps_the_mark(tmp_path: Path) -> None
         async with running(replace(config, nameserver=None)):
             assert is_marked(tmp_path)
         await check_first_start(tmp_path, broker_of(config, 2), original_term)
+
+
+async def test_copy_that_was_killed_before_it_was_refused_is_refused_by_its_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has drawn a term above that of the original, which it has not seen."""
+    async with nameserver() as routes:
+        config = settings(tmp_path, nameserver=routes.address)
+        async with running(config):
+            pass
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        original = broker_of(config, 1)
+        await original.start()
+        await original.stop()
+        copied = replace(config, store=str(tmp_path / "copy"))
+        first = broker_of(copied, 2)
+        with monkeypatch.context() as patch:
+            before(NameserverRegistration, "wait_until_accepted", patch)
+            with pytest.raises(KilledError):
+                await first.start()
+            await kill(first)
+        second = broker_of(copied, 3)
+        with pytest.raises(RegistrationRefusedError, match=f"has not seen term {original.term}"):
+            await second.start()
+        await second.stop()

@@ -77,6 +77,25 @@ def test_copy_that_has_not_seen_the_accepted_term_is_refused_in_office_too() -> 
         table.register(broker_registration(term=12, previous=9, port=2, office=True), 2, 1)
 
 
+@pytest.mark.parametrize(
+    ("tried", "port", "taken"),
+    [((10,), 1, True), ((10, 11), 1, True), ((), 1, False), ((11,), 1, False), ((10,), 2, False)],
+)
+def test_term_that_was_accepted_unknown_to_its_store_is_its_own_at_the_same_address_only(
+    tried: tuple[int, ...], port: int, taken: bool
+) -> None:
+    """The broker was killed before it knew. Another copy of the store may have drawn the same term."""
+    table = RouteTable()
+    table.register(broker_registration(term=10), 1, 0)
+    table.connection_closed(1, 1)
+    again = broker_registration(term=12, previous=9, port=port, tried=tried)
+    if taken:
+        assert table.register(again, 2, 2).joined
+    else:
+        with pytest.raises(BrokerNameTakenError, match="has not seen term 10"):
+            table.register(again, 2, 2)
+
+
 @pytest.mark.parametrize("orderly", [True, False])
 @pytest.mark.parametrize(
     ("office", "classic", "after_ms", "is_there"),

@@ -105,7 +105,8 @@ class Store:
         self.proof = ""
         """The store's secret (lockstep/proof)."""
         self.accepted_term, self.last_term = directory.terms()
-        """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term). Zeros if not known."""
+        """The last term that was certainly accepted, and the term of the last start (lockstep/term). Zeros if not known."""
+        self.tried_terms = directory.tried_terms()
         self.stopped_clean = clean
         """Whether the last run closed the store in order. True for a new store."""
         self._found_clean = clean
@@ -369,13 +370,10 @@ class Store:
         last_boot_id, flush = self._last_boot
         return boot_id != last_boot_id and flush != FlushMode.SYNC.value
 
-    async def mark_terms(self, *, accepted: int, last: int) -> None:
-        """Store both terms outside the log, durably. Raises StoreDiskError.
-
-        A start stores its own term as accepted before it registers with it, and reverts that if every nameserver refused it.
-        """
+    async def mark_terms(self, *, accepted: int, tried: tuple[int, ...]) -> None:
+        """Store the term that was accepted, and those of the starts since then, outside the log, durably. Raises StoreDiskError."""
         try:
-            await self._host.threads.run(self._directory.mark_terms, accepted, last)
+            await self._host.threads.run(self._directory.mark_terms, accepted, tried)
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path}: the term can't be stored: {error}") from error
 

@@ -29,6 +29,8 @@ class RegisterBody:
     """Whether the broker creates a topic with its first send."""
     replicas: tuple[str, ...] | None = None
     """The addresses of the other copies of the broker's log: host:port of their listeners named `internal`. None if it has none."""
+    tried: tuple[int, ...] | None = None
+    """The terms of starts of this store since `previous_term` that ended before it was certain that a nameserver had accepted them."""
 
 
 @dataclass(frozen=True, slots=True)

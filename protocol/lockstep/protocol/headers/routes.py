@@ -19,8 +19,8 @@ class RegisterBrokerHeader:
     proof: str = field(repr=False)
     """32 hex digits, random, in the store, sent to nameservers only and never disclosed."""
     previous_term: int
-    """The term of the start before this one. The nameserver responds with BROKER_NAME_TAKEN if it is lower than the last accepted term
-    of this store."""
+    """The term of the last start before this one that was certainly accepted. The nameserver responds with BROKER_NAME_TAKEN if it is
+    lower than the last accepted term of this store, unless that is one of `RegisterBody.tried`, from the same address."""
     broker_id: int = 0
     office: bool | None = None
     """True if the term stands in a register, which gives each term to one copy of the log. Then a higher term of the same store replaces

@@ -27,7 +27,7 @@ Small files are replaced by tmp, fsync, rename, fsync of the directory.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from struct import Struct
@@ -323,14 +323,20 @@ class StoreDirectory:
     # -- term ------------------------------------------------------------------------------------
 
     def terms(self) -> tuple[int, int]:
-        """Return the last term that a nameserver may have accepted, and the term of the last start. Zeros if they are not known."""
-        parts = (self.read(f"{self.own}/term") or b"").split()
-        if not 1 <= len(parts) <= 2 or not all(part.isdigit() for part in parts):
-            return 0, 0
-        return int(parts[0]), int(parts[-1])
+        """Return the last term that was certainly accepted, and the term of the last start. Zeros if they are not known."""
+        accepted, *tried = self._terms() or (0,)
+        return accepted, tried[-1] if tried else accepted
 
-    def mark_terms(self, accepted: int, last: int) -> None:
-        self.replace(f"{self.own}/term", b"%d %d" % (accepted, last))
+    def tried_terms(self) -> tuple[int, ...]:
+        """Return the terms of the starts since the one that was certainly accepted."""
+        return self._terms()[1:]
+
+    def _terms(self) -> tuple[int, ...]:
+        parts = (self.read(f"{self.own}/term") or b"").split()
+        return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
+
+    def mark_terms(self, accepted: int, tried: Sequence[int]) -> None:
+        self.replace(f"{self.own}/term", b" ".join(b"%d" % term for term in (accepted, *tried)))
 
     # -- boot ------------------------------------------------------------------------------------
 
