@@ -367,10 +367,11 @@ class RunningBroker:
         """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
         clock, boot_id, store, state = self._host.clock, self._host.boot_id(), self.store, self.state
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
-        last_term = max(state.coordination.state.term, store.last_term)
-        # A version that does not write lockstep/term may have run since: then only the log has its term.
-        accepted = self._previous_term = store.accepted_term if last_term == store.last_term else last_term
-        term = next_term(last_term, clock.wall_ms())
+        log_term, accepted = state.coordination.state.term, store.accepted_term
+        if log_term > accepted and log_term not in store.tried_terms:
+            accepted = log_term  # of a master that this copy has followed since
+        self._previous_term = accepted
+        term = next_term(max(log_term, store.last_term), clock.wall_ms())
         self._tried = tuple(each for each in store.tried_terms if each > accepted)[-TRIED_MAX:]
         if (tenure := self.tenure) is not None:
             # Whoever was elected has what was confirmed, or the register says that it may not.

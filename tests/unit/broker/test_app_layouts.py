@@ -79,6 +79,24 @@ async def test_topic_recreated_at_another_broker_has_no_earlier_message_after_a_
         assert [record.body for record in await stored(client, "new", 0, offset=1)] == [b"kept"]
 
 
+@pytest.mark.parametrize(
+    ("accepted", "tried", "previous"),
+    [(0, (), 0), (-5, (9,), 0), (-5, (0,), -5), (-5, (-1, 0), -5), (3, (), 3), (3, (9,), 3)],
+    ids=["accepted", "followed", "tried", "tried twice", "the log was cut", "and another one tried"],
+)
+async def test_accepted_term_is_that_of_the_log_unless_it_was_only_tried(
+    tmp_path: Path, accepted: int, tried: tuple[int, ...], previous: int
+) -> None:
+    """A copy that was refused may have followed a master with a higher term since. All are relative to the term of the log."""
+    async with running(settings(tmp_path)) as first:
+        term = first.term
+    numbers = [term + accepted, *(term + each for each in tried)]
+    (tmp_path / "store/lockstep/term").write_text(" ".join(map(str, numbers)))
+    async with running(settings(tmp_path)) as again:
+        assert again.running._previous_term == term + previous
+        assert again.term > max(*numbers, term)
+
+
 async def test_truncated_log_keeps_the_term_of_its_last_start(tmp_path: Path) -> None:
     """Otherwise a nameserver would take the store for a copy: the operator has cut the damaged part, terms included."""
     async with running(settings(tmp_path)) as first:
