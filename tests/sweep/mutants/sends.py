@@ -10,7 +10,7 @@ from lockstep.client.producer.machines import queue_machine
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import QueueMachine
-from lockstep.client.producer.machines.routing import number_of_key
+from lockstep.client.producer.machines.routing import QUEUE_WIDE, Route, number_of_key
 from lockstep.client.producer.machines.send_fifo import SendFifo
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.machines.topic_machine import TopicMachine
@@ -106,12 +106,16 @@ def a_retry_is_a_new_frame(patch: Patches) -> None:
 def a_key_moves_with_its_broker(patch: Patches) -> None:
     """A key's queue is picked over the layout, never over the live brokers."""
 
-    def live(self: TopicMachine, sharding_key: str) -> QueueMachine:
+    machine_for = TopicMachine.machine_for
+
+    def live(self: TopicMachine, route: Route, now_ms: int, in_flight_count: int = 0) -> QueueMachine:
+        if not route.keys or route.keys[0] == QUEUE_WIDE:
+            return machine_for(self, route, now_ms, in_flight_count)
         machines = [machine for queue in self.layout.write_queues if (machine := self.of_queue(queue))]
         live = [machine for machine in machines if machine.broker.up and not machine.stalled] or machines
-        return live[number_of_key(sharding_key, len(live))]
+        return live[number_of_key(route.keys[0], len(live))]
 
-    patch.set(TopicMachine, "of_key", live)
+    patch.set(TopicMachine, "machine_for", live)
 
 
 @mutant(

@@ -46,7 +46,7 @@ async def test_concurrent_group_shows_who_was_a_member_when(lockstep_cluster: Te
         text = await shown(on, f"/groups/{GROUP}")
         assert "Who was a member when" in text
         assert f"Who was a member of group {GROUP} 2 members joined, 1 left, 1 of them after the connection was lost" in text
-        assert "broker-b started, broker-a started, A joined" in text
+        assert re.search("broker-[ab] started, broker-[ab] started, A joined", text)
         assert "B joined" in text
         assert "B left" in text
         assert "locks no queue" not in text
