@@ -162,8 +162,9 @@ class RunningBroker:
         self.is_open = False
         self._opened_ms = 0
         self._previous_term = 0
+        """The term of the store's last start that was certainly accepted; 0 if there was none."""
         self._tried: tuple[int, ...] = ()
-        """The term of the store's start before this one; 0 if there was none."""
+        """The terms of the starts since then."""
         self._deliveries: list[asyncio.Task[None]] = []
         """The task that delivers delayed messages, which ends before everything else."""
         self._loops: list[asyncio.Task[None]] = []
@@ -430,7 +431,8 @@ class RunningBroker:
                     # Its old master has served again after its orderly stop: the next start assumes a loss.
                     await store.change_directory(StoreDirectory.mark_restored)
                 raise
-            await store.mark_terms(accepted=self.term, tried=(self.term,))
+            if self.tenure is None:  # otherwise the register has decided, and a failover need not wait for another sync
+                await store.mark_terms(accepted=self.term, tried=(self.term,))
             await store.clear_restored()
             await self.replicas.accepted()
         elif self.replicas.is_promoted:  # nobody else decides about it, and its next start has to ask its replicas
