@@ -228,7 +228,7 @@ async def test_secure_cluster_serves_its_administrator_and_nobody_without_tls_an
 
         async def healthy() -> bool:
             doctor = ("lockstep", "doctor")
-            return all([await made.exit_code(service, *doctor) == 0 for service in ("nameserver-a", "broker-b")])
+            return all([await made.exit_code(service, *doctor) == 0 for service in ("nameserver-a", "broker-a", "broker-b")])
 
         await until(healthy)
         for name in ("ca.pem", "admin.password"):

@@ -18,6 +18,7 @@ from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.messages.compression import SYS_ZLIB
 from lockstep.runtime.host import Host
 from support.cluster import QUICK, Cluster
+from support.processes import completed
 
 pytest.importorskip("taskiq")
 
@@ -205,7 +206,6 @@ async def test_label_delay_delays_and_a_wrong_one_is_refused(workers: Workers) -
 async def test_worker_without_a_nameserver_ends_with_the_reason(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TASKS_NAMESERVER": "127.0.0.1:1"}
     code = "import asyncio; from support.taskiq_shop import broker; asyncio.run(broker.startup())"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, env=environment, stderr=asyncio.subprocess.PIPE)
-    _, printed = await process.communicate()
-    assert process.returncode == 1
-    assert b"TransportError" in printed
+    ended, _, printed = await completed(sys.executable, "-c", code, environment=environment)
+    assert ended == 1
+    assert "TransportError" in printed

@@ -1,6 +1,5 @@
 """A store directory goes from RocketMQ's own broker to ours and back: nothing is lost, and no delayed message comes twice."""
 
-import asyncio
 import json
 import socket
 import sys
@@ -12,6 +11,7 @@ import pytest
 from lockstep.protocol.messages.record import SYS_BORN_IPV6, SYS_STORE_IPV6
 from support.cluster import Cluster, running_cluster
 from support.java_programs import compiled
+from support.processes import completed
 from support.rocketmq_server import RocketMQ, delivered_of, offsets_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -42,12 +42,8 @@ def names(name: str, count: int) -> list[str]:
 async def refused(folder: Path, *options: str) -> tuple[int | None, str]:
     """Start a broker that can't start. Return its exit code and what it says."""
     command = ["-m", "lockstep.broker", "--name", "broker-a", "--listen", "127.0.0.1:0", "--store", str(folder / STORE), *options]
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(60):
-        _, error = await child.communicate()
-    return child.returncode, error.decode()
+    code, _, error = await completed(sys.executable, *command, limit_s=60)
+    return code, error
 
 
 async def our_broker(cluster: Cluster, *options: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from support.cluster import WAIT_S, Cluster, running_cluster
 from support.java_programs import compiled
+from support.processes import completed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -27,15 +28,8 @@ class Mqadmin:
 
     async def run(self, command: str) -> str:
         """Return what a command prints, with runs of blanks as one, and without stack traces."""
-        program = [*self._start, *command.split()]
-        child = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
-        try:
-            async with asyncio.timeout(WAIT_S):
-                said, _ = await child.communicate()
-        finally:
-            if child.returncode is None:
-                child.kill()
-        lines = [line for line in said.decode().splitlines() if not re.match(r"\s+at |\s*\.\.\. |SLF4J|For more information", line)]
+        _, said, errors = await completed(*self._start, *command.split(), limit_s=WAIT_S)
+        lines = [line for line in (said + errors).splitlines() if not re.match(r"\s+at |\s*\.\.\. |SLF4J|For more information", line)]
         return "\n".join(re.sub(r"[ \t]+", " ", line).strip() for line in lines if line.strip())
 
     async def run_all(self, *commands: str) -> list[str]:

@@ -17,7 +17,7 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.processes import ChildProcess
 from support.accepted import Accepted, accepted_twice, parse_accepted
 from support.pauses import Pause, late_calls
-from support.processes import LIMIT_S
+from support.processes import LIMIT_S, completed
 
 T = TypeVar("T")
 MEASURED = "measured"
@@ -198,14 +198,8 @@ class Cluster:
 
     async def started_command(self, *arguments: str) -> tuple[int | None, str, str]:
         """Return (exit code, standard output, standard error) of a command."""
-        child = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "lockstep.cli.main", *arguments],
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "LOCKSTEP_NAMESERVER": self.nameservers, "NO_COLOR": "1", "COLUMNS": "200"},
-        )
-        out, error = await asyncio.wait_for(child.communicate(), WAIT_S)
-        return child.returncode, out.decode(), error.decode()
+        environment = {**os.environ, "LOCKSTEP_NAMESERVER": self.nameservers, "NO_COLOR": "1", "COLUMNS": "200"}
+        return await completed(sys.executable, "-m", "lockstep.cli.main", *arguments, environment=environment, limit_s=WAIT_S)
 
     # --------------------------------------------------------------------------------------------------------- reported events
 

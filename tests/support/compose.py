@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lockstep.runtime.files import RealFiles
 from support.cluster import LOOK_S
+from support.processes import completed
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_S = 600
@@ -64,14 +65,12 @@ class Compose:
         return (await self._ended(arguments, code))[1]
 
     async def _ended(self, arguments: tuple[str, ...], code: int | None) -> tuple[int | None, str]:
-        child = await asyncio.create_subprocess_exec(
-            *self._command, *arguments, cwd=ROOT, env=self._environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        out, error = await asyncio.wait_for(child.communicate(), COMMAND_S)
-        with self._log.open("ab") as file:
-            file.write(b"$ " + " ".join(arguments).encode() + b"\n" + out + error)
-        assert code is None or child.returncode == code, (arguments, child.returncode, (out + error).decode()[-2000:])
-        return child.returncode, out.decode()
+        command = [*self._command, *arguments]
+        ended, out, error = await completed(*command, directory=ROOT, environment=self._environment, limit_s=COMMAND_S)
+        with self._log.open("a") as file:
+            file.write(f"$ {' '.join(arguments)}\n{out}{error}")
+        assert code is None or ended == code, (arguments, ended, (out + error)[-2000:])
+        return ended, out
 
     async def exit_code(self, service: str, *command: str) -> int | None:
         """Return the exit code of a command in a container of the service."""

@@ -1,6 +1,5 @@
 """Runs programs that use RocketMQ's own clients, against servers of ours."""
 
-import asyncio
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster import Cluster, running_cluster
+from support.processes import completed
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "interop"
 TRIAL_S = 600
@@ -70,13 +70,5 @@ def node_folder(folder: Path) -> Path:
 
 async def trial(command: Sequence[str], cwd: Path) -> tuple[list[str], str]:
     """Run a program. Return its lines "ok USE" and "failed USE: WHY", and the end of its other output."""
-    run = await asyncio.create_subprocess_exec(*command, cwd=cwd, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-    try:
-        async with asyncio.timeout(TRIAL_S):
-            out, errors = await run.communicate()
-    finally:
-        if run.returncode is None:
-            run.kill()
-            await run.wait()
-    lines = out.decode(errors="replace").splitlines()
-    return [line for line in lines if line.startswith(("ok ", "failed "))], (out[-1_000:] + errors[-2_000:]).decode(errors="replace")
+    _, out, errors = await completed(*command, directory=cwd, limit_s=TRIAL_S)
+    return [line for line in out.splitlines() if line.startswith(("ok ", "failed "))], out[-1_000:] + errors[-2_000:]

@@ -1,5 +1,6 @@
 """Programs as processes: ready once their started event is on stdout, stopped by a signal."""
 
+import asyncio
 import json
 import os
 import signal
@@ -54,6 +55,25 @@ def program(*arguments: str, event: str, environment: Mapping[str, str] | None =
     finally:
         process.kill()
         process.communicate()
+
+
+async def completed(
+    *command: str, environment: Mapping[str, str] | None = None, directory: Path | None = None, limit_s: float = LIMIT_S
+) -> tuple[int | None, str, str]:
+    """Run a command to its end without blocking the event loop. Return (exit code, standard output, standard error).
+
+    The command is killed and reaped if the limit passes or the caller is cancelled.
+    """
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(*command, env=environment, cwd=directory, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(limit_s):
+            out, error = await child.communicate()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.communicate()
+    return child.returncode, out.decode(errors="replace"), error.decode(errors="replace")
 
 
 def run_program(

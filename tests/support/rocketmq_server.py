@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.broker.rocketmq_store.foreign_config import parse_fastjson
 from support.ports import free_ports
+from support.processes import completed
 
 WAIT_S, LOOK_S = 150, 0.1
 OPENED = (
@@ -77,15 +78,9 @@ class RocketMQ:
         """Run the program, and return the lines that it prints about messages."""
         action, *rest = arguments
         command = ["java", f"-Duser.home={self._folder}", "-cp", self._class_path, "StoreClient", action, nameserver or self.nameserver]
-        child = await asyncio.create_subprocess_exec(*command, *rest, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-        try:
-            async with asyncio.timeout(WAIT_S):
-                said, errors = await child.communicate()
-        finally:
-            if child.returncode is None:
-                child.kill()
-        assert child.returncode == 0, (arguments, said.decode()[-500:], errors.decode()[-2_000:])
-        return [line.removeprefix("got ") for line in said.decode().splitlines() if line.startswith("got ")]
+        code, said, errors = await completed(*command, *rest, limit_s=WAIT_S)
+        assert code == 0, (arguments, said[-500:], errors[-2_000:])
+        return [line.removeprefix("got ") for line in said.splitlines() if line.startswith("got ")]
 
     def config(self, name: str) -> Any:
         """Return the content of a file of config/, or {} while there is none."""
