@@ -38,6 +38,7 @@ FOUND = {
     "a member without rights lost its queues before it knew": ("access", 3),
     "a former master that one of two nameservers had refused was accepted at its next start": ("promote", 5003),
     "a copy that was killed before it was refused counted as accepted": ("promote", 637621711),
+    "a promoted copy continued the clock of the master before its last one": ("promote", 864790215),
     "a broker read its users an interval after a long recovery": ("swarm", 777425894),
     "a copy of a file of the log was left by a killed replica": ("replica", 637621445),
     "a replica that had begun anew kept its member id over a power cut": ("replica_retention", 13),

@@ -442,8 +442,8 @@ class RunningReplica:
             promoted = replace(wanted, member=before.member, address=before.address, promoted=not elected)
             promoted = replace(promoted, complete=before.complete and not elected)
             boot_id, following = self._host.boot_id(), self._following
-            for ahead_ms in (clock_ahead_ms(before, boot_id), None if following is None else following.clock.ahead_ms):
-                promoted = with_clock(promoted, boot_id, ahead_ms)
+            heard_ms = None if following is None else following.clock.ahead_ms
+            promoted = with_clock(promoted, boot_id, clock_ahead_ms(before, boot_id) if heard_ms is None else heard_ms)
 
             def promote(directory: StoreDirectory) -> None:
                 if not before.complete and not elected:

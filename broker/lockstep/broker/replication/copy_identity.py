@@ -138,8 +138,12 @@ def begin_as_replica(
 
 
 def with_clock(identity: CopyIdentity, boot_id: str, ahead_ms: int | None) -> CopyIdentity:
-    """Return the identity with what a replica knows of its master's clock, the same one if that says nothing new."""
-    if ahead_ms is None or (identity.clock_boot == boot_id and abs(ahead_ms - identity.clock_ahead_ms) <= NEAR_MS):
+    """Return the identity with what a replica knows of its master's clock, the same one if that says nothing new.
+
+    A value that is a little higher is nothing new, so that few are written. Each lower one is: it is of another master, or that one's clock
+    was set back, and with the higher one this copy would deliver delayed messages early.
+    """
+    if ahead_ms is None or (identity.clock_boot == boot_id and 0 <= ahead_ms - identity.clock_ahead_ms <= NEAR_MS):
         return identity
     return replace(identity, clock_boot=boot_id, clock_ahead_ms=ahead_ms)
 

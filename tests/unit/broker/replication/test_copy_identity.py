@@ -8,9 +8,11 @@ from lockstep.broker.replication.copy_identity import (
     CopyIdentity,
     Role,
     begin_as_replica,
+    clock_ahead_ms,
     has_copies,
     read_copy_identity,
     save_copy_identity,
+    with_clock,
     with_set,
     without,
 )
@@ -121,3 +123,11 @@ def test_forgotten_replica_is_known_until_it_has_left_the_set() -> None:
 )
 def test_store_has_copies_if_it_is_one_or_knows_one(identity: CopyIdentity | None, expected: bool) -> None:
     assert has_copies(directory_with(identity)) is expected
+
+
+@pytest.mark.parametrize(
+    ("stored", "heard", "kept"), [(1_000, 1_250, 1_000), (1_000, 1_251, 1_251), (1_000, 999, 999), (1_000, None, 1_000)]
+)
+def test_clock_of_another_master_that_is_a_little_behind_is_stored(stored: int, heard: int | None, kept: int) -> None:
+    identity = with_clock(KNOWN, "boot", stored)
+    assert clock_ahead_ms(with_clock(identity, "boot", heard), "boot") == kept
