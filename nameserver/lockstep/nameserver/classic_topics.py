@@ -12,6 +12,7 @@
 from collections.abc import Iterable
 
 from lockstep.nameserver.broker_record import Registration
+from lockstep.protocol.names import reply_topic
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 DEFAULT_TOPIC = "TBW102"
@@ -31,4 +32,4 @@ def _queue_count(topic: str, broker: Registration) -> int:
         return DEFAULT_QUEUES if broker.auto_create else 0
     if topic == broker.cluster:
         return CLUSTER_QUEUES
-    return int(topic in (broker.name, f"{broker.cluster}_REPLY_TOPIC", SELF_TEST_TOPIC))
+    return int(topic in (broker.name, reply_topic(broker.cluster), SELF_TEST_TOPIC))

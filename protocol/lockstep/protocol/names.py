@@ -29,6 +29,7 @@ DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """The topic to which RocketMQ's clients send their traces. Only brokers create it (`--trace-topic`)."""
+REPLY_SUFFIX = "_REPLY_TOPIC"
 READER_GROUP = "LOCKSTEP_TAIL"
 """The group that tools name in pulls. It commits nothing, so it has no progress."""
 REPLAY_GROUP = "LOCKSTEP_REPLAY"
@@ -85,6 +86,11 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the dead letter topic of a group. Raise LocalProtocolError if the group's name is too long for the prefix."""
     return _topic_of(DLQ_PREFIX, group)
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic to which the replies to requests are sent. It has a route, and stores nothing."""
+    return cluster + REPLY_SUFFIX
 
 
 def group_of_topic(topic: str) -> str | None:

@@ -122,6 +122,17 @@ async def test_first_send_creates_a_topic_for_who_may_create_it(house: House) ->
     await shop.done(RequestCode.SEND_MESSAGE, header, b"x")
 
 
+async def test_reply_needs_the_right_to_send_to_the_reply_topic_of_the_cluster(house: House) -> None:
+    billing = await house.as_user("billing")
+    header = SendMessageHeader("g", "DefaultCluster_REPLY_TOPIC", 0, properties="REPLY_TO_CLIENT\x01c\x02CORRELATION_ID\x011")
+    response = await billing.send_request(RequestCode.SEND_REPLY_MESSAGE, header, b"x")
+    may_not = "user billing may not Pub topic:DefaultCluster_REPLY_TOPIC"
+    assert (response.code, (response.remark or "").split(" (")[0]) == (DENIED, may_not)
+    house.change(billing=f'role = "consumer"\ntopics = ["{TOPIC}"]\ngroups = ["g"]\nallow = ["Pub topic:DefaultCluster_REPLY_TOPIC"]')
+    response = await billing.send_request(RequestCode.SEND_REPLY_MESSAGE, header, b"x")
+    assert "no producer with the client id c is connected" in (response.remark or "")
+
+
 async def test_lost_rights_end_pulls_and_membership_and_queues_move_when_the_member_knows(house: House) -> None:
     billing, twin = await house.as_user("billing"), await house.as_user("twin")
     epoch = await join(billing, "c1", SESSION)

@@ -89,6 +89,16 @@ def test_newest_open_connection_of_a_producer_gets_replies(bench: Bench) -> None
     assert found() is None
 
 
+def test_client_of_the_sdk_gets_replies_before_a_heartbeat_names_its_producer(bench: Bench) -> None:
+    connection = Connection(1)
+    bench.beat(connection, "c", codec=MSGPACK)
+    client = bench.connections.producer("c")
+    assert client is not None
+    assert client.endpoint is connection
+    connection.close()
+    assert bench.connections.producer("c") is None
+
+
 def test_name_that_no_producer_group_may_have_is_not_kept(bench: Bench) -> None:
     bench.beat(Connection(1), "c", "p" * GROUP_LENGTH_MAX, "p" * (GROUP_LENGTH_MAX + 1))
     assert bench.known()[0][3] == ("p" * GROUP_LENGTH_MAX,)

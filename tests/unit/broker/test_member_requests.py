@@ -7,13 +7,21 @@ import pytest
 
 from lockstep.broker.classic.connections import ClassicConnection
 from lockstep.broker.classic.relay import MEMBER_MS, NATIVE_MEMBER_MS, RelayProcessor
-from lockstep.broker.classic.replies import PRODUCER_MS, ReplyProcessor
+from lockstep.broker.classic.replies import PRODUCER_MS, RETURN_MS, ReplyProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import JSON, Command
-from lockstep.protocol.errors import MemberTimeoutError, RequestCodeNotSupportedError, RequestTimeoutError, SystemBusyError
+from lockstep.protocol.command import JSON, MSGPACK, Command
+from lockstep.protocol.errors import (
+    BrokerSystemError,
+    MemberTimeoutError,
+    RequestCodeNotSupportedError,
+    RequestTimeoutError,
+    SystemBusyError,
+    TransportError,
+)
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.responses import retry_after_ms
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.request import Request
 
@@ -108,6 +116,37 @@ async def test_reply_to_a_producer_that_reads_too_slowly_is_refused() -> None:
     header = SendMessageHeader("repliers", "DefaultCluster_REPLY_TOPIC", 0, properties="REPLY_TO_CLIENT\x01m")
     with pytest.raises(SystemBusyError, match="client m reads too slowly"):
         replies.send_reply(Request(Command(324, 5, codec=JSON), cast(Any, endpoint), header, b"answer"))
+
+
+@pytest.mark.parametrize(
+    ("codec", "may_return", "code"),
+    [
+        (MSGPACK, True, ResponseCode.SYSTEM_BUSY),
+        (MSGPACK, False, ResponseCode.SYSTEM_ERROR),
+        (JSON, True, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+@pytest.mark.parametrize("lost", [False, True], ids=["not connected", "lost meanwhile"])
+async def test_consumer_of_the_sdk_sends_its_reply_again_to_a_producer_that_may_return(
+    codec: int, may_return: bool, code: ResponseCode, lost: bool
+) -> None:
+    endpoint = SilentEndpoint()
+    connections: Any = client_on(endpoint)
+    connections.may_return = lambda client_id, boot_ms: may_return
+    replies = ReplyProcessor(connections, Clock(), UserQuotas(None, Clock()))
+    header = SendMessageHeader("repliers", "DefaultCluster_REPLY_TOPIC", 0, properties="REPLY_TO_CLIENT\x01m")
+    request = Request(Command(324, 5, codec=codec), cast(Any, endpoint), header, b"answer")
+    if lost:
+        replies.send_reply(request)
+        endpoint.on_results[0](TransportError("reset"))
+        assert "client m did not accept the reply: reset" in (endpoint.sent[0].remark or "")
+    else:
+        connections.producer = lambda client_id: None
+        with pytest.raises((BrokerSystemError, SystemBusyError), match="no producer with the client id m") as refused:
+            replies.send_reply(request)
+        request.fail(refused.value)
+    assert endpoint.sent[0].code == code
+    assert (retry_after_ms(endpoint.sent[0]) == RETURN_MS) is (code == ResponseCode.SYSTEM_BUSY)
 
 
 def native_client_on(endpoint: SilentEndpoint) -> Connections:

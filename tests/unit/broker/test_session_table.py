@@ -38,6 +38,17 @@ def test_only_a_higher_number_replaces_another_connection(table: SessionTable, n
     assert result is expected if expected else isinstance(result, BoundSession)
 
 
+def test_client_may_return_until_its_session_has_ended_or_the_grace_after_a_start_is_over(table: SessionTable) -> None:
+    assert not table.may_return("c1", 0)
+    session = bound(table, "s", 10, 1)
+    table.unbind(10, 5)
+    assert table.may_return("c1", 10_000), "until the session is removed"
+    table.remove(session)
+    assert not table.may_return("c1", 10_000)
+    table.restart_timeouts(10_000, 13_000)
+    assert [table.may_return("c1", now_ms) for now_ms in (12_999, 13_000, 13_001)] == [True, False, False]
+
+
 def test_lower_number_is_rejected_even_after_the_connection_closed(table: SessionTable) -> None:
     bound(table, "s", 10, 2)
     table.unbind(10, 5)

@@ -14,7 +14,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import MessageIllegalError, SystemBusyError
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.messages.record import RecordView
-from lockstep.protocol.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
+from lockstep.protocol.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS, reply_topic
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
@@ -137,7 +137,7 @@ class TopicAdminProcessor:
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=ANY_USER, native=False, classic=True)
     def system_topics(self, request: Request) -> HandlerResult:
         """Return the topics that clients may not create, and those that have a route without a layout."""
-        routed = {self._broker_name, self._cluster, f"{self._cluster}_REPLY_TOPIC"}
+        routed = {self._broker_name, self._cluster, reply_topic(self._cluster)}
         absent = set() if self._creator.auto_create else {AUTO_CREATE_TOPIC}
         return request.reply(body=TopicList(tuple(sorted((SYSTEM_TOPICS | routed) - absent))))
 

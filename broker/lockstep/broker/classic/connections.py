@@ -120,12 +120,19 @@ class ClientConnections:
         return [client for client in self if group in client.producers]
 
     def producer(self, client_id: str) -> ClassicConnection | None:
-        """Return the newest connection of a client that has producers, or None."""
+        """Return the newest connection of a client that has producers, or None.
+
+        Any client of the SDK counts: its next HEART_BEAT, which names a new producer beside older members, may be 30 s away.
+        """
         for connection in reversed(self._by_id.get(client_id, {})):
             client = self._clients[connection]
-            if client.producers and not client.endpoint.closed:
+            if (client.producers or client.is_native) and not client.endpoint.closed:
                 return client
         return None
+
+    def may_return(self, client_id: str, boot_ms: int) -> bool:
+        """Return whether a client of the SDK that is not connected may come back within its grace."""
+        return self._coordination.state.sessions.may_return(client_id, boot_ms)
 
     def _forget(self, endpoint: Endpoint, _reason: str) -> None:
         self._remove(endpoint.id)

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from lockstep.broker.rocketmq_store.foreign_config import PERM_INHERIT, ForeignConfig, ForeignTopic
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
-from lockstep.protocol.names import is_system_topic
+from lockstep.protocol.names import REPLY_SUFFIX, is_system_topic
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-REPLY_SUFFIX = "_REPLY_TOPIC"
 CLUSTER_TOPIC, BROKER_TOPIC = "rmq_sys_REVIVE_LOG_", "rmq_sys_SYNC_BROKER_MEMBER_"
 """The names of RocketMQ's own topics that end with the name of its cluster, and of its broker."""
 

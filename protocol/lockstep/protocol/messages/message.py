@@ -23,6 +23,7 @@ from lockstep.protocol.messages.properties import (
     check_text,
     check_user_properties,
     encode_properties,
+    sent_bytes,
     split_properties,
 )
 from lockstep.protocol.messages.record import (
@@ -45,6 +46,7 @@ from lockstep.protocol.messages.record import (
     record_bounds,
     store_time_of,
 )
+from lockstep.protocol.messages.request_reply import ttl_ms
 from lockstep.protocol.names import RETRY_PREFIX, check_topic, is_sendable_topic
 from lockstep.protocol.native import kernels
 
@@ -179,6 +181,22 @@ class Message(_Draft):
 def _rebuild(topic: str, body: bytes, options: dict[str, Any]) -> Message:
     """Create a message that is copied or unpickled."""
     return Message(topic, body, **options)
+
+
+def with_reserved(message: Message, properties: Mapping[str, str]) -> Message:
+    """Return a copy that is sent with properties that users can't set, before the others. Its `properties` does not have them.
+
+    Raise LocalProtocolError if all properties together are too long.
+    """
+    copy: Any = _Draft()
+    for name in _Draft.__slots__:
+        setattr(copy, name, getattr(message, name))
+    stored = encode_properties(properties)
+    copy.stored_properties = b"%b\x02%b" % (stored, message.stored_properties) if message.stored_properties else stored
+    check_sent_bytes(sent_bytes(copy.stored_properties), "properties, tags, keys, sharding key, and those of a request,")
+    copy.__class__ = Message
+    made: Message = copy
+    return made
 
 
 @lru_cache(maxsize=4096)
@@ -448,6 +466,12 @@ class MessageExt:
     def stored_at(self) -> datetime:
         """Return `stored_ms` as an aware datetime (UTC), limited to the years 1970 … 9999."""
         return _instant(self.stored_ms)
+
+    @property
+    def expires_ms(self) -> int | None:
+        """Return when the requester of this request stops waiting, by its own clock: ms since 1970. None if it is no request."""
+        waits_ms = ttl_ms(self.all_properties)
+        return None if waits_ms is None else self.born_ms + waits_ms
 
     def __repr__(self) -> str:
         position = f"{self.topic}@{self.broker_name}:{self.queue_id} offset {self.queue_offset}"

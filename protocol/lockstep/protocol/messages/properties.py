@@ -30,9 +30,13 @@ TIMER_PREFIX = "TIMER_"
 TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+MSG_TYPE = "MSG_TYPE"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
-"""Request–reply of RocketMQ's clients: who waits for the reply, and when the broker passed it on."""
+"""Request–reply: which request it is, whose client waits for the reply and for how many ms, that a message is a reply, and when the broker
+passed it on. RocketMQ: RIP-16."""
 OWN_PREFIX = "__LS_"
 """The prefix of lockstep's own properties: users can't set them, and MessageExt.properties hides them."""
 LS_SEQ = "__LS_SEQ"
@@ -86,7 +90,7 @@ RESERVED = frozenset(
     f"{RECONSUME_TIME} {MAX_RECONSUME_TIMES} {SHARDING_KEY} {TIMER_DELAY_SEC} {TIMER_DELAY_MS} {TIMER_DELIVER_MS} "
     "TRAN_PREPARED_QUEUE_OFFSET TRANSACTION_CHECK_TIMES CHECK_IMMUNITY_TIME_IN_SECONDS __transactionId__ "
     f"MIN_OFFSET MAX_OFFSET CONSUME_START_TIME {CLUSTER} MSG_REGION TRACE_ON "
-    "CORRELATION_ID REPLY_TO_CLIENT TTL MSG_TYPE ARRIVE_TIME PUSH_REPLY_TIME INSTANCE_ID "
+    f"{CORRELATION_ID} {REPLY_TO_CLIENT} {TTL} {MSG_TYPE} ARRIVE_TIME {PUSH_REPLY_TIME} INSTANCE_ID "
     "BUYER_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG INNER_MULTI_DISPATCH INNER_MULTI_QUEUE_OFFSET "
     "POP_CK POP_CK_OFFSET 1ST_POP_TIME INNER_NUM INNER_BASE DUP_INFO EXTEND_UNIQ_INFO TRACE_CONTEXT __BORNHOST BORN_TIMESTAMP "
     "__CRC32# DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_ID SHARDING_KEY".split()
@@ -157,12 +161,17 @@ def one_line_reason(reason: str) -> str:
     return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a user may not set a property of this name."""
+    return name in RESERVED or name.startswith(RESERVED_PREFIXES)
+
+
 def check_user_properties(properties: Mapping[str, str]) -> None:
     """Raise LocalProtocolError for reserved names, empty names or values, 0x01 or 0x02, and text that is not Unicode."""
     for name, value in properties.items():
         check_text("property name", name)
         check_text(f"property {name!r}", value)
-        if name in RESERVED or name.startswith(RESERVED_PREFIXES):
+        if is_reserved(name):
             raise LocalProtocolError(f"property {name!r} is reserved: choose another name (tags, keys and sharding_key are arguments)")
 
 

@@ -90,6 +90,11 @@ class SessionTable:
         """Return the newest session of a client id."""
         return self._by_client.get(client_id)
 
+    def may_return(self, client_id: str, now_ms: int) -> bool:
+        """Return whether a client that is not connected may come back: its session has not ended, or clients of an earlier start of the
+        broker still have their grace."""
+        return client_id in self._by_client or (self._no_expiry_before_ms is not None and now_ms < self._no_expiry_before_ms)
+
     def session_on(self, connection: int) -> Session | None:
         """Return the session that is bound to this connection."""
         return self._by_connection.get(connection)
