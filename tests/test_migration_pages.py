@@ -193,7 +193,7 @@ def test_every_name_of_the_sdk_on_the_page_exists(page: str) -> None:
 def test_every_keyword_of_a_call_on_the_page_exists(page: str) -> None:
     """In `OrderedRetry(max_attempts=16)` that class has it; in `require="written"`, without a call, any class for users or any send."""
     callables: dict[str, Any] = {name: each for name, each in SDK.items() if inspect.isclass(each)}
-    sends = {name: getattr(Producer, name) for name in ("send", "post", "send_batch", "send_oneway")}
+    sends = {name: getattr(Producer, name) for name in ("send", "post", "send_batch", "send_oneway", "request")}
     keywords = set().union(*(inspect.signature(each).parameters for each in (*USERS.values(), OrderedRetry, *sends.values())))
     checked = 0
     for span in code_spans(PAGES[page]):

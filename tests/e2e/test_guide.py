@@ -133,6 +133,10 @@ def counted(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["shipped: 1001, 1002"]
 
 
+def quoted(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["187.3 USD"]
+
+
 def placed(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["1003 SEND_OK"]
 
@@ -168,6 +172,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "book.py": booked,
     "watched.py": watched,
     "job.py": counted,
+    "quotes.py": quoted,
     "web.py": placed,
     "traced.py": traced,
     "observed.py": observed,

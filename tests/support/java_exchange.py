@@ -22,12 +22,14 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.client import Message, Producer
+from lockstep.client import Message, Producer, PullConsumer, ReplyUndeliveredError
+from lockstep.client import Reply as SdkReply
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.operations.admin_client import AdminClient
@@ -164,6 +166,10 @@ class Exchange:
         self._pending: dict[str, asyncio.Task[Reply]] = {}
         self._asked: dict[str, int] = {}
         self._member: Member | None = None
+        self._sdk = AsyncExitStack()
+        """Producers and consumers of the SDK."""
+        self._request: asyncio.Task[SdkReply] | None = None
+        self._replied: asyncio.Task[None] | None = None
 
     async def play(self, lines: Sequence[tuple[int, str]], at: int = 0) -> int:
         """Play the lines from `at` on, to the end of a loop or of all. Return where it ended."""
@@ -231,6 +237,32 @@ class Exchange:
         async with Producer("shop", nameserver=self._values["nameserver"]) as producer:
             await producer.send(Message(topic, body.encode(), properties={name: value}))
 
+    async def do_sdk_asks(self, topic: str, body: str, timeout_ms: str = "60000") -> None:
+        """Send a request as a producer of lockstep's SDK. `sdk_got` compares its reply."""
+        producer = await self._sdk.enter_async_context(Producer("asking-sdk", nameserver=self._values["nameserver"]))
+        self._request = asyncio.create_task(producer.request(Message(topic, body.encode()), timeout_ms=int(timeout_ms)))
+
+    async def do_sdk_got(self, body: str) -> None:
+        """Compare the body of the reply. Its `properties` become a value."""
+        assert self._request is not None
+        found = await self._request
+        assert found.body.decode() == body, found
+        self._values["properties"] = found.properties
+
+    async def do_sdk_replies(self, topic: str, body: str) -> None:
+        """Wait for a message as a pull consumer of lockstep's SDK, and reply to it. `sdk_replied` waits for the end of the reply."""
+        consumer = PullConsumer("replying-sdk", nameserver=self._values["nameserver"]).subscribe(topic)
+        await self._sdk.enter_async_context(consumer)
+        (message,) = await consumer.poll(WAITS_S * 1_000)
+        self._replied = asyncio.create_task(consumer.reply(message, body.encode(), properties={"currency": "USD"}))
+
+    async def do_sdk_replied(self, *why: str) -> None:
+        """Wait until the reply is delivered, or if there are words, until it was not because of them."""
+        assert self._replied is not None
+        (error,) = await asyncio.gather(self._replied, return_exceptions=True)
+        assert (error is None) == (not why), error
+        assert error is None or (isinstance(error, ReplyUndeliveredError) and why[0] in str(error)), error
+
     async def do_sdk_reads(self, topic: str) -> None:
         """Set `body` to the messages of queue 0 as lockstep's tools read them."""
         admin, (broker, *_) = await self._admin()
@@ -283,6 +315,7 @@ class Exchange:
     async def close(self) -> None:
         for name in list(self._wires):
             self.do_close(name)
+        await self._sdk.aclose()
         if self._member is not None:
             self._member.client.endpoint.abort("done")
         for task in self._pending.values():

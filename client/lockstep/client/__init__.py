@@ -12,8 +12,11 @@ from lockstep.client.errors import (
     Outcome,
     PrecedingSendError,
     QueueUnavailableError,
+    ReplyTimeoutError,
+    ReplyUndeliveredError,
     SendError,
     SendTimeoutError,
+    TooManyRequestsError,
     TooManySendsError,
 )
 from lockstep.protocol.codes import ResponseCode
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     from lockstep.client.producer.machines.routing import Selector
     from lockstep.client.producer.machines.sequencer import GivenId
     from lockstep.client.producer.producer import Producer
+    from lockstep.client.producer.reply import Reply
     from lockstep.client.producer.result import SendResult, SendStatus
     from lockstep.client.run import run
     from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
@@ -140,6 +144,7 @@ _NAMES = {
     "lockstep.client.producer.machines.routing": ("Selector",),
     "lockstep.client.producer.machines.sequencer": ("GivenId",),
     "lockstep.client.producer.producer": ("Producer",),
+    "lockstep.client.producer.reply": ("Reply",),
     "lockstep.client.producer.result": ("SendResult", "SendStatus"),
     "lockstep.client.run": ("run",),
     "lockstep.protocol.bodies": ("ConsumeFromWhere", "MessageModel"),
@@ -223,6 +228,9 @@ __all__ = [
     "QueueRevoked",
     "QueueUnavailableError",
     "RemoteProtocolError",
+    "Reply",
+    "ReplyTimeoutError",
+    "ReplyUndeliveredError",
     "RequestCodeNotSupportedError",
     "RequestTimeoutError",
     "Require",
@@ -247,6 +255,7 @@ __all__ = [
     "SubscriptionParseError",
     "SystemBusyError",
     "Tls",
+    "TooManyRequestsError",
     "TooManySendsError",
     "TopicNotExistError",
     "TransportError",

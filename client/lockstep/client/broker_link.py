@@ -23,7 +23,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, without_frames
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
-from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.headers.tools import PushReplyHeader, RunningInfoHeader
 from lockstep.protocol.responses import checked, responsible
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -55,6 +55,8 @@ class LinkHooks:
     layouts_changed: Callable[[Sequence[TopicLayout]], None]
     running_info: Callable[["BrokerLink", RunningInfoHeader], RunningInfo | None]
     """Returns what a consumer of this instance is doing; None if the group has none."""
+    reply: Callable[["BrokerLink", PushReplyHeader, bytes], str | None]
+    """Takes a consumer's reply to a request. Returns why it is dropped; None if it is not."""
     unreachable: Callable[["BrokerLink"], None]
     """A connect failed, or the broker is not the leader of its name: the route is to be requested again."""
     heard: Callable[["BrokerLink", int], bool]
@@ -292,6 +294,10 @@ class BrokerLink:
             return command.reply(ResponseCode.CONSUMER_NOT_ONLINE, f"this client has no member of group {header.consumer_group}")
         return command.reply(body=encode_body(info))
 
+    def _reply(self, command: Command) -> Command:
+        dropped = self._hooks.reply(self, from_plain(PushReplyHeader, command.fields), bytes(command.body))
+        return command.reply() if dropped is None else command.reply(ResponseCode.SYSTEM_ERROR, dropped)
+
     def _inbound(self, command: Command, endpoint: Endpoint) -> None:
         try:
             if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -302,6 +308,8 @@ class BrokerLink:
                 self._hooks.layouts_changed(decode_body(RegisterReply, command.body).layouts)
             elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
                 endpoint.send(self._running_info(command))
+            elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+                endpoint.send(self._reply(command))
             elif not command.is_oneway:
                 remark = f"a client does not handle requests of code {command.code}"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))

@@ -88,6 +88,35 @@ class NotDurableError(SendError):
         super().__init__(f"{short.queue} offset {short.queue_offset}: stored with {short.status.value}, not as durably as required")
 
 
+class TooManyRequestsError(SendError):
+    """As many requests as may be wait for their replies (`request_count_max`): this one is refused at once, and not stored."""
+
+    def __init__(self, topic: str, count: int) -> None:
+        self.topic = topic
+        why = f"refused at once: {count} requests wait for their replies (request fewer at a time, or raise request_count_max)"
+        super().__init__(f"topic {topic}: {why}; the message is {_words(Outcome.NOT_STORED)}")
+
+
+class ReplyTimeoutError(LockstepError, TimeoutError):
+    """No reply to a request came before its deadline. Its message is stored (`result`): a consumer may handle it nevertheless."""
+
+    def __init__(self, result: SendResult, timeout_ms: int) -> None:
+        self.result = result
+        super().__init__(f"{result.queue} offset {result.queue_offset}: no consumer replied to the request within {timeout_ms} ms")
+
+
+class ReplyUndeliveredError(LockstepError):
+    """A reply did not reach its requester: it is gone, or waits no more, because its time has passed or another reply has come before.
+
+    If the connection was lost meanwhile, the reply may have reached it.
+    """
+
+    def __init__(self, broker_name: str, message_id: str, why: str) -> None:
+        self.message_id = message_id
+        """That of the request."""
+        super().__init__(f"{broker_name}: the reply to request {message_id} was not delivered: {why}")
+
+
 class FencedError(LockstepError):
     """A later owner of the queue has written to the database, so this call may not. `Inbox` raises it; the call fails, and does not count.
 

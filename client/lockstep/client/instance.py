@@ -6,7 +6,7 @@ one heartbeat. References to it are counted. A second consumer of one group gets
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,6 +15,7 @@ from lockstep.client.cluster_client import ClusterClient
 from lockstep.client.config import ClientConfig
 from lockstep.client.consumer.grants.broker_sessions import BrokerSessions
 from lockstep.client.outages import Outages
+from lockstep.client.producer.machines.request_table import ReplyVerdict
 from lockstep.client.route_cache import RouteCache, RouteDifference
 from lockstep.client.route_watch import RouteWatch
 from lockstep.protocol.bodies import (
@@ -41,13 +42,15 @@ from lockstep.protocol.errors import (
     without_frames,
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
-from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.headers.tools import PushReplyHeader, RunningInfoHeader
+from lockstep.protocol.messages.properties import CORRELATION_ID, split_properties
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.safe_text import printable
 from lockstep.runtime.security.client_security import ClientSecurity
 
 log = get_logger("lockstep.client")
@@ -129,6 +132,10 @@ class ProducerHooks:
     """A topic has a higher layout than before, or is new."""
     send_count: Callable[[str], int] = lambda _: 0
     """Returns how many sends to a broker are not acknowledged."""
+    knows_request: Callable[[str], bool] = lambda _: False
+    """Returns whether the request of this correlation id is one of the producer."""
+    on_reply: Callable[[PushReplyHeader, Mapping[str, str], bytes], str | None] = lambda _, __, ___: None
+    """Takes a reply to one of its requests, with its properties. Returns why it is dropped; None if it is not."""
 
 
 class Instance:
@@ -282,6 +289,7 @@ class Instance:
             queue_free=self._queue_free,
             layouts_changed=self._layouts_changed,
             running_info=self._running_info,
+            reply=self._reply,
             unreachable=lambda _: self.watch.refresh_soon(),
             heard=lambda link, term: self.routes.hear(link.name, term),
         )
@@ -327,6 +335,15 @@ class Instance:
     def _running_info(self, link: BrokerLink, header: RunningInfoHeader) -> RunningInfo | None:
         consumer = self._consumers.get(header.consumer_group)
         return None if consumer is None else consumer.hooks.running_info(link, header)
+
+    def _reply(self, link: BrokerLink, header: PushReplyHeader, body: bytes) -> str | None:
+        properties = split_properties(header.properties)
+        correlation_id = properties.get(CORRELATION_ID, "")
+        for hooks in list(self._producers):
+            if hooks.knows_request(correlation_id):
+                return hooks.on_reply(header, properties, body)
+        log.info("reply.dropped", broker=link.name, replier=printable(header.born_host), reason=ReplyVerdict.UNKNOWN.value)
+        return ReplyVerdict.UNKNOWN.value
 
     def _layouts_changed(self, layouts: Sequence[TopicLayout]) -> None:
         for layout in layouts:

@@ -102,6 +102,11 @@ class RouteCache:
         broker = self._brokers.get(broker_name)
         return () if broker is None else broker.addresses
 
+    def cluster_of(self, topic: str) -> str | None:
+        """Return the name of the cluster of the topic's brokers, or None if no address of one is known."""
+        known = [self._brokers[name] for name in self.brokers_of(topic) if name in self._brokers]
+        return known[0].cluster if known else None
+
     def term(self, broker_name: str) -> int:
         """Return the highest known term; 0 if the broker is unknown."""
         return self._terms.get(broker_name, 0)

@@ -101,6 +101,8 @@ class Producer(OfOneProcess):
     """Send many messages, as lockstep.client.Producer.send_batch does."""
     send_oneway = _blocking(asynchronous.Producer.send_oneway)
     """Write one message without waiting for a response, as lockstep.client.Producer.send_oneway does."""
+    request = _blocking(asynchronous.Producer.request)
+    """Send one message and wait for a consumer's reply, as lockstep.client.Producer.request does."""
 
     def start(self) -> None:
         """Connect now instead of at the first send, also after a `close`.
@@ -132,7 +134,7 @@ class Producer(OfOneProcess):
     def health(self) -> ProducerHealth:
         """Return a snapshot of the producer's state, as lockstep.client.Producer.health does."""
         state = ProducerState.CLOSED if self._thread.state == "closed" else ProducerState.NEW
-        return self._thread.peek(asynchronous.Producer.health, ProducerHealth(self.group, state, None, (), 0, 0))
+        return self._thread.peek(asynchronous.Producer.health, ProducerHealth(self.group, state, None, (), 0, 0, 0, 0))
 
     @property
     def possible_duplicates(self) -> int:

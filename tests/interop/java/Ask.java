@@ -12,11 +12,15 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Request–reply: NAMESERVER TOPIC. A consumer replies to each message; a producer asks and prints "answer TEXT" for each. */
+/**
+ * Request–reply: NAMESERVER TOPIC [asks|replies]. A consumer replies to each message, and prints "replied STATUS"; a producer asks and prints
+ * "answer TEXT" for each. With "asks" there is no consumer, and with "replies" no producer: it ends at the end of its input.
+ */
 public class Ask {
     static final long LIMIT_MS = 60_000;
 
     public static void main(String[] arguments) throws Exception {
+        String role = arguments.length > 2 ? arguments[2] : "";
         DefaultMQProducer replier = producer("repliers", arguments[0]);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("answering");
         consumer.setNamesrvAddr(arguments[0]);
@@ -35,7 +39,15 @@ public class Ask {
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
-        consumer.start();
+        if (!role.equals("asks")) {
+            consumer.start();
+            System.out.println("started");
+        }
+        if (role.equals("replies")) {
+            while (System.in.read() >= 0) {
+            }
+            System.exit(0);
+        }
         DefaultMQProducer asking = producer("asking", arguments[0]);
         for (String text : new String[] {"one", "two", "three"}) {
             System.out.println(ask(asking, new Message(arguments[1], text.getBytes(StandardCharsets.UTF_8))));

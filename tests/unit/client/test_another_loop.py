@@ -27,6 +27,7 @@ from lockstep.client import (
     StateError,
 )
 from lockstep.client.sync import Producer as BlockingProducer
+from lockstep.protocol.messages.message import decode_messages, encode_message
 from support.cluster_thread import cluster_in_a_thread
 from support.loops import LOOPS, Factory, until
 
@@ -126,6 +127,7 @@ PRODUCER_CALLS: dict[str, Callable[[Producer], Awaitable[object]]] = {
     "send_batch": lambda producer: producer.send_batch([Message("two-loops", b"other", sharding_key="k")]),
     "send_records": lambda producer: producer.send_records(QUEUE, b"x", [1]),
     "send_oneway": lambda producer: producer.send_oneway(Message("two-loops", b"other", sharding_key="k")),
+    "request": lambda producer: producer.request(Message("two-loops", b"other", sharding_key="k")),
     "start": lambda producer: producer.start(),
     "close": lambda producer: producer.close(),
 }
@@ -148,12 +150,15 @@ def test_call_of_a_producer_on_another_loop_raises_and_touches_nothing(nameserve
         elsewhere(producer.close())
 
 
+(REQUEST,) = decode_messages(encode_message(Message("two-loops", b"x"), 0, "A" * 32, 0), "broker-a")
 PUSH_CALLS: dict[str, Callable[[PushConsumer], Awaitable[object] | None]] = {
     "start": lambda consumer: consumer.start(),
     "stop": lambda consumer: consumer.stop(),
     "wait_closed": lambda consumer: consumer.wait_closed(),
     "pause": lambda consumer: consumer.pause(),
     "resume": lambda consumer: consumer.resume(),
+    "reply": lambda consumer: consumer.reply(REQUEST, b"other"),
+    "expired": lambda consumer: consumer.expired(REQUEST) and None,
 }
 PULL_CALLS: dict[str, Callable[[PullConsumer], Awaitable[object] | None]] = {
     "start": lambda consumer: consumer.start(),
@@ -171,6 +176,8 @@ PULL_CALLS: dict[str, Callable[[PullConsumer], Awaitable[object] | None]] = {
     "committed": lambda consumer: consumer.committed(consumer.assignment()[0]) and None,
     "pause": lambda consumer: consumer.pause(),
     "resume": lambda consumer: consumer.resume(),
+    "reply": lambda consumer: consumer.reply(REQUEST, b"other"),
+    "expired": lambda consumer: consumer.expired(REQUEST) and None,
 }
 
 
@@ -230,6 +237,27 @@ def test_push_consumer_is_paused_and_resumed_by_a_thread_without_a_loop(nameserv
         assert came == []
         consumer.resume()
         asyncio.run(until(lambda: came == [b"1"], timeout_s=60))
+        elsewhere(consumer.stop())
+
+
+def test_plain_listener_replies_by_the_loop_of_its_consumer_to_a_request_of_a_thread(nameserver: str) -> None:
+    consumer = PushConsumer("pricing", nameserver=nameserver, consume_from_where=FIRST).subscribe("plain-requests")
+    loops: list[Loop] = []
+
+    @consumer.concurrently
+    def quote(messages: Any, context: object) -> None:
+        for message in messages:
+            asyncio.run_coroutine_threadsafe(consumer.reply(message, b"187.3"), loops[0]).result(60)
+
+    async def start() -> None:
+        loops.append(asyncio.get_running_loop())
+        await consumer.start()
+
+    with another_loop() as elsewhere, BlockingProducer("asking", nameserver=nameserver) as producer:
+        producer.send(Message("plain-requests", b"the topic is there"))
+        elsewhere(start())
+        assert producer.request(Message("plain-requests", b"AAPL"), timeout_ms=60_000).body == b"187.3"
+        assert producer.health().request_count == 0
         elsewhere(consumer.stop())
 
 

@@ -28,12 +28,14 @@ from lockstep.testing import TestCluster, simulate
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
-@pytest.mark.parametrize("way", ["send", "keyed", "delayed", "post", "batch", "oneway"])
+@pytest.mark.parametrize("way", ["send", "keyed", "delayed", "post", "batch", "oneway", "request"])
 def test_first_send_without_a_nameserver_fails_at_its_deadline_as_not_stored(way: str) -> None:
     async def sending(producer: Producer) -> object:
         message = Message("orders", b"x", sharding_key="k" if way == "keyed" else None)
         if way == "post":
             return await producer.post(message, timeout_ms=2_000)
+        if way == "request":
+            return await producer.request(message, timeout_ms=2_000)
         if way == "batch":
             return await producer.send_batch([message], timeout_ms=2_000)
         if way == "oneway":

@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import BatchSendError, Consuming, Message, MessageExt, MessageQueue, Producer, PushConsumer, SendError, Sending
+from lockstep.client import (
+    BatchSendError,
+    Consuming,
+    Message,
+    MessageExt,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReplyTimeoutError,
+    SendError,
+    Sending,
+)
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.errors import LockstepError, MessageIllegalError, ServiceNotAvailableError
 from lockstep.testing import TestCluster, simulate
@@ -15,6 +26,7 @@ from support.cycles import collector_off
 from support.fake_broker import FakeBroker, FakeCluster, fake_cluster, ignore, refuse
 from support.loops import turns, until
 from support.producing import keyed, message, producing
+from support.requesting import push_reply
 
 pytestmark = pytest.mark.simulated
 
@@ -106,9 +118,31 @@ class World:
         sending.cancel()
         await self._fails(sending, asyncio.CancelledError)
 
+    async def requested(self) -> None:
+        await self._fails(self.producer.request(message("x")), ReplyTimeoutError)
+        await self._fails(self.producer.request(message("x", "missing")), LockstepError)
+        self.broker.script.append(refuse(MessageIllegalError("too odd")))
+        await self._fails(self.producer.request(message("x")), MessageIllegalError)
+        self.broker.script.extend([ignore] * 200)
+        await self._fails(self.producer.request(message("x")))
+        asking = asyncio.ensure_future(self.producer.request(message("x")))
+        await turns(3)
+        asking.cancel()
+        await self._fails(asking, asyncio.CancelledError)
+        self.broker.script.clear()
+
+    async def answered(self) -> None:
+        seen = len(self.broker.sends)
+        asking = asyncio.ensure_future(self.producer.request(message("x")))
+        await until(lambda: len(self.broker.sends) > seen)
+        sent = self.broker.sends[-1]
+        await push_reply(sent.endpoint, sent.messages[0], b"y")
+        assert (await asking).body == b"y"
+
     async def with_hooks(self) -> None:
         self.producer.add_hook(Hook())
         await self.refused_at_once()
+        await self.requested()
         await self.of_a_batch()
         await self.posted()
         self.producer._hooks = ()

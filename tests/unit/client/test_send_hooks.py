@@ -9,23 +9,7 @@ from lockstep.client import LocalProtocolError, Message, Producer, TopicNotExist
 from lockstep.client.producer.hooks import Sending
 from support.fake_broker import fake_cluster, ignore
 from support.loops import until
-
-
-class Trace:
-    """A hook that records its calls under a name."""
-
-    def __init__(self, name: str, seen: list[Any]) -> None:
-        self.name = name
-        self.seen = seen
-
-    def before_send(self, sending: Sending) -> None:
-        sending.memory[self] = f"{self.name}-span"
-        sending.properties[f"trace-{self.name}"] = sending.memory[self]
-        self.seen.append((self.name, "before", sending.method, [message.body for message in sending.messages]))
-
-    def after_send(self, sending: Sending) -> None:
-        assert sending.memory[self] == f"{self.name}-span"
-        self.seen.append((self.name, "after", [result.queue_offset for result in sending.results], type(sending.error).__name__))
+from support.send_trace import Trace
 
 
 class Broken:

@@ -19,7 +19,7 @@ def parameters(method: object) -> dict[str, tuple[object, object]]:
     return {name: (one.default, one.kind) for name, one in signature.parameters.items()}
 
 
-@pytest.mark.parametrize("name", ["send", "send_batch", "send_oneway", "start", "close", "add_hook", "health"])
+@pytest.mark.parametrize("name", ["send", "send_batch", "send_oneway", "request", "start", "close", "add_hook", "health"])
 def test_blocking_methods_have_the_signatures_of_the_asynchronous_ones(name: str) -> None:
     assert parameters(getattr(Producer, name)) == parameters(getattr(Asynchronous, name))
 
@@ -53,6 +53,7 @@ def test_blocking_send_without_a_cluster_fails_at_its_deadline_as_not_stored_and
         lambda: producer.send(Message("orders", b"x"), timeout_ms=300),
         lambda: producer.send(Message("orders", b"x", sharding_key="k"), timeout_ms=300),
         lambda: producer.send_batch([Message("orders", b"x")], timeout_ms=300),
+        lambda: producer.request(Message("orders", b"x"), timeout_ms=300),
     ):
         with pytest.raises(SendError, match=rf"{UNUSED_ADDRESS}: connection refused.*the message is not stored") as failed:
             sending()

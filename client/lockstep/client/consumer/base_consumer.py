@@ -7,7 +7,7 @@ STOPPED, FAILED --start()--> STARTING
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -23,6 +23,7 @@ from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.joining import join
 from lockstep.client.consumer.membership import Membership
+from lockstep.client.consumer.replies import REPLY_TIMEOUT_MS, send_reply
 from lockstep.client.consumer.running_info import oldest_call, running_queue
 from lockstep.client.consumer.subscription import Expression, tag_filter_of
 from lockstep.client.instance import ConsumerHooks, Instance
@@ -30,6 +31,7 @@ from lockstep.client.life import Life
 from lockstep.protocol.bodies import ConsumerGroup, RunningInfo
 from lockstep.protocol.errors import StateError, SubscriptionConflictError
 from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.messages.message import NO_PROPERTIES, MessageExt
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.topics.queue import MessageQueue
@@ -112,6 +114,57 @@ class BaseConsumer(Life):
         """
         self._callbacks.append(callback)
         return callback
+
+    # -------------------------------------------------------------------------------------------------------------- replies
+
+    async def reply(
+        self,
+        message: MessageExt,
+        body: bytes,
+        *,
+        properties: Mapping[str, str] = NO_PROPERTIES,
+        timeout_ms: int = REPLY_TIMEOUT_MS,
+    ) -> None:
+        """Reply to a message that a `request` has sent, and wait until its requester has the reply.
+
+        The reply goes to the broker from which the message came, which passes it on and does not store it. The requester takes the first
+        reply that comes in time. A request that gets no reply is done as any other message.
+
+        While the broker is not connected, or the requester connects again, the reply waits for it. In a listener that is not `async def`,
+        call it by `asyncio.run_coroutine_threadsafe(consumer.reply(…), loop).result()`.
+
+        Args:
+            message: The request.
+            body: 1 byte to 4 MiB.
+            properties: The user's properties.
+            timeout_ms: How long to try, in milliseconds. Default: 3,000.
+
+        Raises:
+            ReplyUndeliveredError: The requester is gone, or waits no more: its time has passed, or another reply has come before.
+            LocalProtocolError: The message is no request, or the body or a property is invalid, as in Message.
+            NoPermissionError: The user may not Pub to the topic CLUSTER_REPLY_TOPIC.
+            BrokerError: The broker refused the reply for another reason.
+            StateError: The consumer does not run, or runs on another event loop.
+        """
+        await send_reply(self._consuming(), self.group, message, body, properties, timeout_ms)
+
+    def expired(self, message: MessageExt) -> bool:
+        """Return whether the time of a request has passed, so that its requester waits no more. False for a message that is no request.
+
+        The time is that of this machine, and that of the requester when it sent the message: their clocks should agree.
+
+        Raises:
+            StateError: The consumer does not run, or runs on another event loop.
+        """
+        now_ms, expires_ms = self._consuming().host.clock.wall_ms(), message.expires_ms
+        return expires_ms is not None and now_ms >= expires_ms
+
+    def _consuming(self) -> Instance:
+        """Return the instance. Raise StateError unless the consumer runs, or drains its queues."""
+        self._check_loop()
+        if self._instance is None or self.state not in (ConsumerState.RUNNING, ConsumerState.STOPPING):
+            raise StateError(f"{self.group} is {self.state.value}: it can reply while it runs")
+        return self._instance
 
     # -------------------------------------------------------------------------------------------------- parts of each subclass
 

@@ -55,6 +55,8 @@ class ProducerConfig(StartConfig):
     """The same limit in bytes."""
     unsent_bytes_max: Annotated[int, Range(1)] = 1024 * 1024
     """One-way sends wait while the connection has more unsent bytes than this."""
+    request_count_max: Annotated[int, Range(1)] = 2_000
+    """Requests that may wait for their replies; further ones are refused."""
     auto_create_topics: bool = True
     """Ask the brokers to create a missing topic at its first send. They refuse unless they are configured to allow it."""
     topic_queue_count: Annotated[int, Range(1)] = 4

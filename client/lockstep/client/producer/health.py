@@ -24,9 +24,13 @@ class ProducerHealth:
     awaited: str | None
     """While it is STARTING: why the last attempt failed, and what is awaited."""
     down_brokers: tuple[str, ...]
-    """The brokers of its topics that are not connected."""
+    """The brokers of its topics that are not connected; after a first request, of the cluster."""
     in_flight_count: int
     in_flight_bytes: int
+    request_count: int
+    """Requests that wait for their replies."""
+    dropped_reply_count: int
+    """Replies since its start that were dropped: they came too late, or after another one."""
 
     @property
     def alive(self) -> bool:

@@ -13,11 +13,11 @@ from lockstep.protocol.messages.message import Message
 
 @dataclass(slots=True, eq=False)
 class Sending:
-    """One `send`, `post`, `send_batch` or `send_oneway`, as hooks see it."""
+    """One `send`, `post`, `send_batch` or `send_oneway`, as hooks see it, or the send of a `request`, without the wait for its reply."""
 
     group: str
     messages: Sequence[Message]
-    method: Literal["send", "post", "batch", "oneway"]
+    method: Literal["send", "post", "batch", "oneway", "request"]
     delay_level: int | None = None
     """The delay of a `send`, as it was given: a level of the broker, or"""
     delay: timedelta | None = None
@@ -35,7 +35,8 @@ class Sending:
 class SendHook(Protocol):
     """Called before and after every send, in the task that sends. Register it with `Producer.add_hook`.
 
-    `after_send` of a `post` is called in a callback of the event loop when its future is done.
+    `after_send` of a `post` is called in a callback of the event loop when its future is done; that of a `request` when the message is
+    stored.
     """
 
     def before_send(self, sending: Sending) -> None:

@@ -17,6 +17,8 @@ from lockstep.client.producer.machines.routing import Selector
 from lockstep.client.producer.machines.sequencer import GivenId
 from lockstep.client.producer.pacing.flow_control import InFlightLimit
 from lockstep.client.producer.pacing.waiting_room import WaitingRoom
+from lockstep.client.producer.reply import Reply
+from lockstep.client.producer.requests import ProducerRequests
 from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.sends import Sends, check_durable, not_running
 from lockstep.client.producer.shell import ProducerShell
@@ -88,6 +90,8 @@ class Producer(Life):
         self._topics: Topics | None = None
         self._sends: Sends | None = None
         """Exists while the producer accepts sends, and while it is being closed."""
+        self._requests: ProducerRequests | None = None
+        """Those of the last start."""
         self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------------------------------ life
@@ -145,7 +149,8 @@ class Producer(Life):
         """Accept sends."""
         self._limit = self._make_limit()
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
-        self._topics = topics = Topics(self.group, shell)
+        self._requests = requests = ProducerRequests(self.group, self.config, shell)
+        self._topics = topics = Topics(self.group, shell, knows_request=requests.knows, on_reply=requests.take)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
 
     def _ended(self, instance: Instance, state: ProducerState) -> None:
@@ -159,13 +164,14 @@ class Producer(Life):
         instance.abandon()
         self._ended(instance, ProducerState.CLOSED)
         self._limit = self._make_limit()
+        self._requests = None
         self._tasks = Tasks()
 
     async def close(self) -> None:
-        """Refuse further sends, wait until those in flight have ended (each has its deadline), and disconnect.
+        """Refuse further sends, wait until those in flight, and requests, have ended (each has its deadline), and disconnect.
 
         If this call is cancelled, the producer disconnects at once: the sends in flight fail, with an unknown outcome if they may be
-        stored. If the event loop of the producer was closed, its connections are closed, and nothing is waited for.
+        stored, and so do requests. If the event loop of the producer was closed, its connections are closed, and nothing is waited for.
 
         Raises:
             StateError: The producer runs on another event loop.
@@ -175,18 +181,21 @@ class Producer(Life):
             self._state = ProducerState.CLOSING if self._state in (ProducerState.STARTING, ProducerState.CLOSING) else ProducerState.CLOSED
             return
         self._state = ProducerState.CLOSING
-        shell, topics = self._shell, self._topics
+        shell, topics, requests = self._shell, self._topics, self._requests
         assert shell is not None
         assert topics is not None
+        assert requests is not None
         topics.stop_opening()
         try:
             await self._tasks.cancel_all()
             await topics.close()
             await self._limit.idle()
+            await requests.idle()
             await asyncio.sleep(0)  # one-way sends of this turn are written at its end
         finally:
             shell.close()
             topics.fail_all()  # nothing is in flight unless this task was cancelled
+            requests.close()
             try:
                 await shell.instance.close()
             finally:
@@ -232,7 +241,9 @@ class Producer(Life):
         second."""
         links = [] if self._sends is None or self._instance is None else self._instance.links()
         down = tuple(link.name for link in links if not link.up)
-        return ProducerHealth(self.group, self._state, self._awaited, down, self.in_flight_count, self.in_flight_bytes)
+        in_flight = self.in_flight_count, self.in_flight_bytes
+        requests = (0, 0) if self._requests is None else (self._requests.count, self._requests.dropped_reply_count)
+        return ProducerHealth(self.group, self._state, self._awaited, down, *in_flight, *requests)
 
     @property
     def _started(self) -> Sends:
@@ -419,6 +430,61 @@ class Producer(Life):
         if not self._hooks:
             return await send(messages)
         return await send_watched(self._hooks, Sending(self.group, messages, "batch"), send)
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        selector: Selector | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> Reply:
+        """Send one message and wait until a consumer has replied to it (`reply` of PushConsumer and PullConsumer, or one of RocketMQ's).
+
+        The message is stored and consumed as any other. The reply is stored nowhere: the broker passes it on to this client, also if that
+        has connected again meanwhile. The first reply counts, and later ones are dropped. A broker that stores the message twice, or a
+        consumer that gets it again, may cause a second reply.
+
+        Cancelling ends the wait, and withdraws the message if it is not written yet.
+
+        Args:
+            message: The message. With a `sharding_key` it goes to the queue of that key.
+            selector, queue: As in `send`.
+            timeout_ms: The deadline of the reply in milliseconds, counted from this call; that of the send too. Default: 3,000
+                (`send_timeout_ms`).
+
+        Returns:
+            Reply: The body and the properties of the reply.
+
+        Raises:
+            ReplyTimeoutError: The message is stored, and no reply came before the deadline.
+            TooManyRequestsError: As many requests as `request_count_max` wait for their replies. It is raised at once.
+            SendTimeoutError, QueueUnavailableError, PrecedingSendError, TooManySendsError, TopicNotExistError, BrokerError: As in `send`.
+            LocalProtocolError: As in `send`; or the message has too many properties, to which those of a request are added.
+            RemoteProtocolError: The reply is compressed, and can't be decompressed.
+            StateError: The producer is not started, or is closed.
+        """
+        hooks, sends, requests = self._hooks, self._started, self._requests
+        assert requests is not None
+        sending = Sending(self.group, (message,), "request") if hooks else None
+        if sending is not None:
+            (message,) = call_before_send(hooks, sending)
+        try:
+            check_terms(timeout_ms, "stored")
+            waiting = await requests.send(sends, message, selector, queue, timeout_ms)
+        except BaseException as error:  # re-raised
+            if sending is not None:
+                sending.error = error
+                call_after_send(hooks, sending, [])
+                del sending
+            raise
+        if sending is not None and waiting.sent is not None:
+            waiting.sent.add_done_callback(partial(call_after_post, hooks, sending))
+        del sending  # it may hold the error, whose traceback holds this frame
+        try:
+            return await requests.wait(sends, waiting)
+        finally:
+            del waiting  # so does a future that fails
 
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
         """Send encoded records (record.py, with the broker's fields zero) as one frame to this queue.

@@ -74,6 +74,10 @@ class Sends:
         self._shell.add(topic, machine, pending)
         return topic
 
+    async def open_topic(self, message: Message, deadline_ms: int) -> None:
+        """Wait until the topic's route is known."""
+        await self._open_topic(message.topic, Demand(1, held_bytes_of(message), self._clock.monotonic_ms(), deadline_ms))
+
     async def enqueue_later(self, pending: PendingSend) -> TopicMachine:
         """Wait for the topic's route and for room in the in-flight limit, then do the same as `enqueue`."""
         topic, machine = await self._admit(pending)

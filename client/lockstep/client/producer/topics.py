@@ -1,6 +1,7 @@
 """The topics that a producer has sent to."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, SendTimeoutError
@@ -9,6 +10,7 @@ from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError, TransportError, without_frames
+from lockstep.protocol.headers.tools import PushReplyHeader
 from lockstep.protocol.names import how_to_create
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
@@ -51,7 +53,15 @@ class Topics:
 
     __slots__ = ("_closed", "_group", "_hooks", "_leaving", "_opening", "_shell", "_tasks", "open_topics")
 
-    def __init__(self, group: str, shell: ProducerShell) -> None:
+    def __init__(
+        self,
+        group: str,
+        shell: ProducerShell,
+        *,
+        knows_request: Callable[[str], bool],
+        on_reply: Callable[[PushReplyHeader, Mapping[str, str], bytes], str | None],
+    ) -> None:
+        """The last two are those of ProducerHooks."""
         self._group = group
         self._shell = shell
         self._closed = False
@@ -61,7 +71,13 @@ class Topics:
         """Topics that no further send gets. Their sends in flight continue, so they are informed of links and layouts too."""
         self._opening: dict[str, _Opening] = {}
         self._tasks = Tasks()
-        self._hooks = ProducerHooks(on_link=self.link_changed, on_layout=self.layout_changed, send_count=self.send_count)
+        self._hooks = ProducerHooks(
+            on_link=self.link_changed,
+            on_layout=self.layout_changed,
+            send_count=self.send_count,
+            knows_request=knows_request,
+            on_reply=on_reply,
+        )
         shell.instance.register_producer(group, self._hooks)
 
     def stop_opening(self) -> None:
