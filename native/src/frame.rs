@@ -2,10 +2,10 @@
 
 use crate::arguments::Int;
 use crate::fields::{
-    array, body_crc, size_at, u16_at, u32_at, BODY_AT, BODY_CRC_AT, BODY_LENGTH_AT, BORN_HOST_AT, MAGIC, MAGIC_AT, PHYSICAL_OFFSET_AT,
-    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, SENT_PROPERTIES_BYTES_MAX, SYS_FLAG_AT,
+    array, body_crc, i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_CRC_AT, BODY_LENGTH_AT, BORN_HOST_AT, MAGIC, MAGIC_AT, PHYSICAL_OFFSET_AT,
+    PREPARED_OFFSET_AT, STORE_TIMESTAMP_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, SENT_PROPERTIES_BYTES_MAX, SYS_FLAG_AT,
 };
-use crate::properties::{begins_with_sequence, is_text, scan};
+use crate::properties::{begins_with_sequence, is_text, read_room, scan, STAMP_HEAD};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyByteArrayMethods, PyBytes, PySequence};
@@ -14,6 +14,8 @@ use pyo3::types::{PyByteArray, PyByteArrayMethods, PyBytes, PySequence};
 const PIECE_BYTES: usize = 64 << 10;
 /// Transaction 0x0C, IPv6 hosts 0x30, inner batch 0xC0.
 const SYS_FLAGS_REFUSED: u32 = 0xFC;
+/// Begins the checksum of a record that waits (waiting_records.py).
+const SEAL_MARK: [u8; 4] = 0x4C53_5345u32.to_be_bytes();
 pub const ENTRY_BYTES: usize = 20;
 
 /// What the request and the queue say of the frame.
@@ -25,6 +27,11 @@ struct Rules<'a> {
     size_max: usize,
     trusted: bool,
     sequenced: bool,
+    /// How the properties of each record begin, if the frame goes to a waiting room; else empty.
+    home: &'a [u8],
+    store_ms: i64,
+    /// The latest time at which a record of a waiting room may be due.
+    due_max: i64,
 }
 
 /// One record of a checked frame, and the values that it gets.
@@ -33,12 +40,13 @@ struct Record {
     end: usize,
     queue_offset: i64,
     physical: i64,
-    tag: i32,
+    /// Java's hash of the tag, or the due code of a record that goes to a waiting room.
+    tag: i64,
 }
 
 /// Append the frame to `tail` with the broker's fields set. Return its consume-queue entries, or None to decline.
 #[pyfunction]
-#[pyo3(signature = (tail, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, sequenced))]
+#[pyo3(signature = (tail, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, sequenced, home, due_max))]
 #[allow(clippy::too_many_arguments)]
 pub fn take_frame<'py>(
     py: Python<'py>,
@@ -53,8 +61,11 @@ pub fn take_frame<'py>(
     size_max: Int,
     trusted: bool,
     sequenced: bool,
+    home: &[u8],
+    due_max: Int,
 ) -> PyResult<Option<Bound<'py, PyByteArray>>> {
     let place = || {
+        let stamp: &[u8; 24] = stamp.try_into().ok()?;
         let rules = Rules {
             count: usize::try_from(count.0?).ok()?,
             topic,
@@ -62,16 +73,19 @@ pub fn take_frame<'py>(
             size_max: usize::try_from(size_max.0?).ok()?,
             trusted,
             sequenced,
+            home,
+            store_ms: i64_at(stamp, STORE_TIMESTAMP_AT.checked_sub(BORN_HOST_AT)?)?,
+            due_max: due_max.0?,
         };
         let records = check(frame, &rules, queue_offset.0?, position.0?)?;
         let entries = entries_of(&records)?;
-        Some((records, entries, stamp.try_into().ok()?))
+        Some((records, entries, stamp))
     };
     let Some((records, entries, stamp)) = place() else {
         return Ok(None);
     };
     let end = tail.len();
-    if let Err(error) = append(py, tail, frame, &records, stamp) {
+    if let Err(error) = append(py, tail, frame, &records, stamp, !home.is_empty()) {
         tail.resize(end)?;
         return Err(error);
     }
@@ -90,7 +104,16 @@ fn check(frame: &[u8], rules: &Rules, first: i64, position: i64) -> Option<Vec<R
             return None;
         }
         let properties = check_record(record, rules)?;
-        let found = scan(properties)?;
+        let (found, tag) = if rules.home.is_empty() {
+            let found = scan(properties)?;
+            let tag = i64::from(found.tag);
+            (found, tag)
+        } else {
+            let room = read_room(properties, rules.home)?;
+            let mut found = scan(room.sent)?;
+            found.marks = found.marks.checked_add(usize::from(properties.starts_with(STAMP_HEAD)))?;
+            (found, room.code(rules.store_ms, rules.due_max)?)
+        };
         if !rules.trusted && !found.allowed {
             return None;
         }
@@ -100,7 +123,7 @@ fn check(frame: &[u8], rules: &Rules, first: i64, position: i64) -> Option<Vec<R
         }
         let queue_offset = first.checked_add(i64::try_from(records.len()).ok()?)?;
         let physical = position.checked_add(i64::try_from(start).ok()?)?;
-        records.push(Record { start, end, queue_offset, physical, tag: found.tag });
+        records.push(Record { start, end, queue_offset, physical, tag });
         start = end;
     }
     (records.len() == rules.count).then_some(records)
@@ -139,15 +162,15 @@ fn entries_of(records: &[Record]) -> Option<Vec<u8>> {
 }
 
 /// Append the consume-queue entry of a record.
-pub fn put_entry(entries: &mut Vec<u8>, physical: i64, size: usize, tag: i32) -> Option<()> {
+pub fn put_entry(entries: &mut Vec<u8>, physical: i64, size: usize, tag: i64) -> Option<()> {
     entries.extend_from_slice(&physical.to_be_bytes());
     entries.extend_from_slice(&u32::try_from(size).ok()?.to_be_bytes());
-    entries.extend_from_slice(&i64::from(tag).to_be_bytes());
+    entries.extend_from_slice(&tag.to_be_bytes());
     Some(())
 }
 
 /// Append the records to `tail` piece by piece. The error is that of Python: there is no memory, or `tail` is exported.
-fn append<'py>(py: Python<'py>, tail: &Bound<'py, PyByteArray>, frame: &[u8], records: &[Record], stamp: &[u8; 24]) -> PyResult<()> {
+fn append<'py>(py: Python<'py>, tail: &Bound<'py, PyByteArray>, frame: &[u8], records: &[Record], stamp: &[u8; 24], seals: bool) -> PyResult<()> {
     let tail = tail.cast::<PySequence>()?;
     let mut left = records;
     while let Some(first) = left.first() {
@@ -157,7 +180,7 @@ fn append<'py>(py: Python<'py>, tail: &Bound<'py, PyByteArray>, frame: &[u8], re
         let source = frame.get(first.start..end).unwrap_or_default();
         let patched = PyBytes::new_with(py, source.len(), |target| {
             target.copy_from_slice(source);
-            patch(target, piece, first.start, stamp).ok_or_else(|| PyValueError::new_err("a record is outside of its piece"))
+            patch(target, piece, first.start, stamp, seals).ok_or_else(|| PyValueError::new_err("a record is outside of its piece"))
         })?;
         tail.in_place_concat(patched.cast::<PySequence>()?)?;
         left = others;
@@ -165,13 +188,22 @@ fn append<'py>(py: Python<'py>, tail: &Bound<'py, PyByteArray>, frame: &[u8], re
     Ok(())
 }
 
-/// Set the broker's fields of the records of a piece, whose first byte is byte `start` of the frame.
-fn patch(piece: &mut [u8], records: &[Record], start: usize, stamp: &[u8; 24]) -> Option<()> {
+/// Set the broker's fields of the records of a piece, whose first byte is byte `start` of the frame. `seals`: also their checksums.
+fn patch(piece: &mut [u8], records: &[Record], start: usize, stamp: &[u8; 24], seals: bool) -> Option<()> {
     for record in records {
-        let head: &mut [u8; BODY_AT] = piece.get_mut(record.start.checked_sub(start)?..)?.first_chunk_mut()?;
+        let whole = piece.get_mut(record.start.checked_sub(start)?..record.end.checked_sub(start)?)?;
+        let head: &mut [u8; BODY_AT] = whole.first_chunk_mut()?;
         set(head, QUEUE_OFFSET_AT, &record.queue_offset.to_be_bytes())?;
         set(head, PHYSICAL_OFFSET_AT, &record.physical.to_be_bytes())?;
         set(head, BORN_HOST_AT, stamp)?;
+        if seals {
+            let mut crc = crc32fast::Hasher::new();
+            crc.update(whole.get(..PREPARED_OFFSET_AT)?);
+            crc.update(whole.get(BODY_LENGTH_AT..)?);
+            let head: &mut [u8; BODY_AT] = whole.first_chunk_mut()?;
+            set(head, PREPARED_OFFSET_AT, &SEAL_MARK)?;
+            set(head, PREPARED_OFFSET_AT.checked_add(SEAL_MARK.len())?, &crc.finalize().to_be_bytes())?;
+        }
     }
     Some(())
 }

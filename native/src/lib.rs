@@ -43,7 +43,7 @@ mod _native {
 
     /// Raised when a signature or a meaning changes: native.py refuses a library that was built from other sources.
     #[pymodule_export]
-    const INTERFACE: u32 = 3;
+    const INTERFACE: u32 = 4;
 
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -6,6 +6,9 @@ const OWN_PREFIX: &[u8] = b"__LS_";
 const REFUSED: [&[u8]; 7] = [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"PGROUP\x01", RETRY_TOPIC, b"REAL_TOPIC\x01", b"REAL_QID\x01"];
 pub const STAMP_HEAD: &[u8] = b"__LS_SEQ\x01";
 pub const WAITED_HEAD: &[u8] = b"__LS_FROM\x01";
+const TIMER_DELAY: &[u8] = b"TIMER_DELAY_MS\x01";
+const TIMER_DELIVER: &[u8] = b"TIMER_DELIVER_MS\x01";
+const TIMER_DIGITS_MAX: usize = 15;
 pub const SEQUENCE_DIGITS: usize = 87;
 const COUNT_AT: usize = 72;
 const COUNT_DIGITS: usize = 6;
@@ -43,6 +46,54 @@ pub fn scan(properties: &[u8]) -> Option<Scan> {
         }
     }
     Some(found)
+}
+
+/// The properties of a record that goes to the waiting room of timers.
+pub struct Room<'a> {
+    /// What follows those of the room.
+    pub sent: &'a [u8],
+    /// Whether it waits until a time of day.
+    absolute: bool,
+    value: i64,
+}
+
+/// Return the properties of a waiting room: those of the home, after a sequence if there is one, and then that of a timer. None if they are not
+/// there.
+pub fn read_room<'a>(properties: &'a [u8], home: &[u8]) -> Option<Room<'a>> {
+    let begun = match properties.strip_prefix(STAMP_HEAD) {
+        Some(value) => {
+            let (digits, others) = value.split_at_checked(SEQUENCE_DIGITS)?;
+            if !digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')) {
+                return None;
+            }
+            others.strip_prefix(b"\x02")?
+        }
+        None => properties,
+    };
+    let timer = begun.strip_prefix(home)?;
+    let end = timer.iter().position(|byte| *byte == 2).unwrap_or(timer.len());
+    let pair = timer.get(..end)?;
+    let (absolute, digits) = match pair.strip_prefix(TIMER_DELAY) {
+        Some(digits) => (false, digits),
+        None => (true, pair.strip_prefix(TIMER_DELIVER)?),
+    };
+    if digits.len() > TIMER_DIGITS_MAX || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let value: i64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    let sent = timer.get(end.saturating_add(1)..).unwrap_or_default();
+    (value > 0).then_some(Room { sent, absolute, value })
+}
+
+impl Room<'_> {
+    /// Return the due code (rooms.py) of a record that is stored at this time, None if it is due after `due_max`.
+    pub fn code(&self, store_ms: i64, due_max: i64) -> Option<i64> {
+        let due_ms = if self.absolute { self.value } else { store_ms.checked_add(self.value)? };
+        if due_ms > due_max {
+            return None;
+        }
+        due_ms.checked_mul(4)?.checked_add(i64::from(self.absolute))
+    }
 }
 
 /// Return Java's hash of the tag of stored properties, 0 without one, and whether the record is a copy for a retry. None if the tag is not

@@ -229,7 +229,7 @@ impl<'a, 'py> Scan<'a, 'py> {
     }
 
     fn put_entry(&mut self, record: &Record) -> Result<(), Stop> {
-        put_entry(&mut self.entries, record.physical, record.bytes.len(), record.tag).ok_or(Stop::Odd)
+        put_entry(&mut self.entries, record.physical, record.bytes.len(), i64::from(record.tag)).ok_or(Stop::Odd)
     }
 
     /// Return the running CRC that a frame goes on from, or None if it is not known.

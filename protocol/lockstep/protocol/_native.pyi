@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from lockstep.protocol.command import Command
-from lockstep.protocol.messages.message import Message
+from lockstep.protocol.messages.message import Message, RoomMessage
 
 INTERFACE: int
 
@@ -40,12 +40,14 @@ def take_frame(
     size_max: int,
     trusted: bool,
     sequenced: bool,
+    home: bytes,
+    due_max: int,
 ) -> bytearray | None: ...
 def encode_message(
     topic: bytes, queue_id: int, body: bytes, properties: bytes, unique_key: str, flag: int, born_ms: int
 ) -> bytes | None: ...
 def encode_messages(
-    messages: Sequence[Message],
+    messages: Sequence[Message | RoomMessage],
     queue_id: int,
     key_head: str,
     key_first: int,

@@ -1,9 +1,8 @@
 """Delay levels: the delay of level n is the n-th time of a table. RocketMQ: MessageStoreConfig.messageDelayLevel."""
 
 import re
-from collections.abc import Sequence
 
-from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError
+from lockstep.protocol.errors import LocalProtocolError
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 """RocketMQ's table: level 1 is 1 s, level 18 is 2 h."""
@@ -17,6 +16,8 @@ CUSTOM_QUEUE_ID_BASE = 1_000
 DELAY_MS_MAX = (1 << 31) - 1 - CUSTOM_QUEUE_ID_BASE
 """A queue id is an int32."""
 
+ANY_DELAY = 0
+"""Instead of a delay in ms: messages with delays of any length, or that wait until a time of day."""
 DUE_WITHIN_MS = (0, 60_000, 300_000, 1_800_000, 7_200_000)
 """Waiting messages are counted by the time at which they are due: within 0 ms, that is already, within a minute, …, or later."""
 
@@ -62,17 +63,11 @@ def queue_delay_ms(queue_id: int) -> int:
 
 
 def format_delay(delay_ms: int) -> str:
-    """Format a delay as a table of levels writes it: as a whole number of the largest unit possible, except days."""
+    """Format a delay as a table of levels writes it: as a whole number of the largest unit possible, except days. ANY_DELAY is "any"."""
+    if delay_ms == ANY_DELAY:
+        return "any"
     unit, unit_ms = next((unit, unit_ms) for unit, unit_ms in _UNITS_DOWN if delay_ms % unit_ms == 0)
     return f"{delay_ms // unit_ms}{unit}"
-
-
-def find_delay_level(delay_ms: int, levels_ms: Sequence[int]) -> int:
-    """Return the level with exactly this delay. Raise MessageIllegalError, which lists the levels, if there is none."""
-    if delay_ms not in levels_ms:
-        levels = " ".join(map(format_delay, levels_ms))
-        raise MessageIllegalError(f"a delay of {format_delay(delay_ms)} is not a delay level of this broker: choose one of {levels}")
-    return levels_ms.index(delay_ms) + 1
 
 
 def exhausted_reason(count: int) -> str:

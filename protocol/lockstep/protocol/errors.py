@@ -162,6 +162,12 @@ class QueryNotFoundError(BrokerError):
     code = ResponseCode.QUERY_NOT_FOUND
 
 
+class TooLateToRecallError(BrokerError):
+    """ILLEGAL_OPERATION: the message does not wait any more, so it can't be recalled."""
+
+    code = ResponseCode.ILLEGAL_OPERATION
+
+
 class SubscriptionParseError(BrokerError):
     """SUBSCRIPTION_PARSE_FAILED: the expression of a subscription is invalid."""
 

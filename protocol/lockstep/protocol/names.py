@@ -24,6 +24,10 @@ STATE_TOPIC = "LOCKSTEP_SYS_STATE"
 """The topic of the broker's own state records. Clients may neither send to it nor pull from it, and no topic list has it."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """The topic of pending delayed messages, with a queue for each delay. RocketMQ: TopicValidator.RMQ_SYS_SCHEDULE_TOPIC."""
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""The waiting room of messages with any delay, or until a time of day: queue 0. RocketMQ: TimerMessageStore.TIMER_TOPIC."""
+WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+"""Topics of messages that wait until they are due."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
@@ -42,6 +46,7 @@ INTERNAL_LISTENER = "internal"
 NOT_SENDABLE = frozenset(
     {
         SCHEDULE_TOPIC,
+        TIMER_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",

@@ -6,7 +6,7 @@ that the kernels are tested against, and has the only copy of each error text.
 
 __all__ = ["KERNEL_VARIABLES", "implementation", "kernels", "reason"]
 
-INTERFACE = 3
+INTERFACE = 4
 """The signatures that this code calls. A library of another number was built from other sources."""
 
 KERNEL_VARIABLES = frozenset({"LOCKSTEP_NATIVE", "LOCKSTEP_PURE_PYTHON"})

@@ -84,6 +84,7 @@ from lockstep.protocol.bodies.routes import (
     TopicRoute,
 )
 from lockstep.protocol.bodies.running import RunningCall, RunningInfo, RunningQueue
+from lockstep.protocol.bodies.waiting import WaitingPage, WaitingRow
 
 __all__ = [
     "CONTRACT_VERSION_MAX",
@@ -173,4 +174,6 @@ __all__ = [
     "TopicRoute",
     "UnconsumedGroup",
     "UserLogin",
+    "WaitingPage",
+    "WaitingRow",
 ]

@@ -62,9 +62,10 @@ class FlowFigures:
 
 @dataclass(frozen=True, slots=True)
 class DelayFigures:
-    """The messages that wait in one delay queue of one broker, for their delay or for a retry."""
+    """The messages that wait in one delay queue of one broker, for their delay or for a retry, or those with a delay of any length."""
 
     delay_ms: int
+    """The delay of the queue, or ANY_DELAY (protocol/delays.py)."""
     waiting: int
     first_due_ms: int | None
     """Milliseconds until the first of them is due, negative if it is overdue; None if it was not looked up."""

@@ -1,4 +1,4 @@
-"""Offsets: progress of groups, bounds of queues, search by time, one message by its log offset."""
+"""Offsets: progress of groups, bounds of queues, search by time, one message by its log offset, lists of messages that wait."""
 
 from dataclasses import dataclass, field
 
@@ -127,6 +127,25 @@ class QueryMessageReply:
     """Bytes that are left to be searched."""
     unread_bytes: int | None = None
     """Scanned bytes that the disk could not read, if there were any."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListWaitingHeader:
+    """LIST_WAITING (30025). The response's body is a WaitingPage."""
+
+    topic: str | None = None
+    """None: of all topics."""
+    due_before_ms: int | None = None
+    """Only messages that are due before this time, ms since 1970."""
+    key: str | None = None
+    """Only messages with this word in the property KEYS."""
+    sharding_key: str | None = None
+    recall_handle: str | None = None
+    """Only the message of this handle (recall.py)."""
+    cursor: str | None = None
+    """`WaitingPage.cursor` of the response before."""
+    limit: int = 100
+    """The largest number of rows: 1 to 1,000."""
 
 
 @dataclass(frozen=True, slots=True)

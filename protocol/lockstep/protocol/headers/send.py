@@ -23,9 +23,6 @@ class SendMessageHeader:
     batch: bool = False
     durable: bool | None = None
     """As in SendRecordsHeader."""
-    delay_ms: int | None = None
-    """The exact delay instead of a level, which may differ between the brokers' tables. The broker responds with MESSAGE_ILLEGAL if it
-    has no such level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +76,26 @@ class SendReply:
     """RocketMQ's clients: whether the broker has a trace topic."""
     transaction_id: str | None = None
     """RocketMQ's clients: the message's UNIQ_KEY."""
+    recall_handle: str | None = None
+    """RocketMQ's clients: by which RECALL_MESSAGE takes back a message that waits (recall.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallMessageHeader:
+    """RECALL_MESSAGE (370). RocketMQ: RecallMessageRequestHeader."""
+
+    topic: str
+    recall_handle: str
+    """As in recall.py. Its topic and broker must be those of the request."""
+    producer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecallMessageReply:
+    """The response to RECALL_MESSAGE: the message will never be delivered. RocketMQ: RecallMessageResponseHeader."""
+
+    msg_id: str
+    """Its UNIQ_KEY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +160,10 @@ class SendRecordsHeader:
     durable: bool | None = None
     """True: respond when the data is on disk, even if the broker flushes asynchronously. False: respond when the operating system has
     it, even if the broker flushes synchronously. None: as the broker is configured."""
+    room: str | None = None
+    """The waiting room into which the records go (rooms.py): their topic and queue 0, while `topic` and `queue_id` are their home."""
+    began: int | None = None
+    """With `room`: `TopicLayout.began` of the topic, as the records have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,19 @@ def _rebuild(topic: str, body: bytes, options: dict[str, Any]) -> Message:
     return Message(topic, body, **options)
 
 
+class RoomMessage:
+    """A message as it is stored in a waiting room. It can be encoded like the message itself."""
+
+    __slots__ = ("body", "flag", "stored_properties", "stored_topic")
+
+    def __init__(self, message: Message, room: bytes, properties: bytes) -> None:
+        """`properties` are those of the room, which come first."""
+        self.body = message.body
+        self.flag = message.flag
+        self.stored_topic = room
+        self.stored_properties = b"%b\x02%b" % (properties, message.stored_properties) if message.stored_properties else properties
+
+
 def with_reserved(message: Message, properties: Mapping[str, str]) -> Message:
     """Return a copy that is sent with properties that users can't set, before the others. Its `properties` does not have them.
 
@@ -236,7 +249,7 @@ def check_tag(tag: str) -> None:
 
 
 def encode_message(
-    message: Message,
+    message: Message | RoomMessage,
     queue_id: int,
     unique_key: str,
     born_ms: int,
@@ -265,7 +278,11 @@ def encode_message(
 
 
 def encode_messages(
-    messages: Sequence[Message], queue_id: int, unique_keys: Sequence[str], born_ms: Sequence[int], compress_over: int | None = None
+    messages: Sequence[Message | RoomMessage],
+    queue_id: int,
+    unique_keys: Sequence[str],
+    born_ms: Sequence[int],
+    compress_over: int | None = None,
 ) -> tuple[bytes, list[int]]:
     """Return the records of messages of one queue, one after the other as from `encode_message`, and the size of each."""
     if kernels is not None and type(unique_keys) is KeyRange:
@@ -390,6 +407,11 @@ class MessageExt:
         if properties is None:
             properties = self._properties = split_properties(str(self._data[self._properties_at : self._end], "utf-8", "replace"))
         return properties
+
+    @property
+    def stored_properties(self) -> bytes:
+        """Return a copy of the properties as they are stored."""
+        return self._data[self._properties_at : self._end]
 
     @property
     def properties(self) -> dict[str, str]:

@@ -52,7 +52,12 @@ ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"
 ORIGIN_LAYOUT = f"{OWN_PREFIX}LAYOUT"
 """In a delayed message: `TopicLayout.began` of its topic at the time of the send, which distinguishes a topic that was created again."""
 WAITED = f"{OWN_PREFIX}FROM"
-"""In a copy that ends a wait: the queue id and the queue offset of what waited, in SCHEDULE_TOPIC, as QUEUE:OFFSET. It is the first one."""
+"""In a copy that ends a wait, the first property: where the message waited. QUEUE:OFFSET is a place in SCHEDULE_TOPIC, tCODE:OFFSET a due
+code (rooms.py) and an offset in TIMER_TOPIC."""
+CARRIED_DUE = f"{OWN_PREFIX}DUE"
+"""In a timer that was stored again: its due code."""
+CARRIED_FIRST = f"{OWN_PREFIX}FIRST"
+"""In a timer that was stored again: the offset in TIMER_TOPIC at which it was stored at first."""
 
 SENT_PROPERTIES_BYTES_MAX = 30 << 10
 """How many of the 32,767 bytes of a record's properties a sender may use (see `sent_bytes`). The rest is reserved for its copies."""
@@ -72,7 +77,11 @@ _RESERVED_BYTES = {
         LS_SEQ: SEQUENCE_DIGITS,
         ORIGIN_QUEUE: _NUMBER,
         ORIGIN_LAYOUT: _LONG,
-        WAITED: _NUMBER + 1 + _LONG,
+        WAITED: 1 + _LONG + 1 + _LONG,
+        TIMER_DELAY_MS: _LONG,
+        TIMER_DELIVER_MS: _LONG,
+        CARRIED_DUE: _LONG,
+        CARRIED_FIRST: _LONG,
         REASON: 4 * REASON_LENGTH_MAX,
     }.items()
 }
