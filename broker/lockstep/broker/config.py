@@ -13,6 +13,7 @@ from lockstep.protocol.bodies import Limits
 from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
 from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from lockstep.protocol.messages.rooms import TIMER_DAYS_MAX
 from lockstep.protocol.names import INTERNAL_LISTENER, check_broker_name, check_cluster_name
 from lockstep.runtime.configuration.server_settings import ServerSettings
 from lockstep.runtime.configuration.settings import Range
@@ -108,6 +109,10 @@ class BrokerConfig(ServerSettings):
         "With --adopt: unfinished work of that broker to leave behind (transactions, timers, pop, compaction); otherwise it is refused.",
     ] = ()
     scrub_kib_per_s: Annotated[int, Range(0, 1 << 20), "How fast the background scrub reads the log to find damage; 0 disables it."] = 128
+    timer_days_max: Annotated[float, Range(0, above=True), "The longest delay of a message, in days."] = TIMER_DAYS_MAX
+    timer_pending_max: Annotated[int, Range(1), "Messages that wait for a delay of any length; above it further ones are refused."] = (
+        5_000_000
+    )
     message_delay_level: Annotated[str, "Delays of the delay levels, level 1 first (RocketMQ's table)."] = DELAY_LEVELS
 
     def __post_init__(self) -> None:
@@ -177,6 +182,9 @@ class BrokerConfig(ServerSettings):
 
     def delay_levels_ms(self) -> tuple[int, ...]:
         return parse_levels(self.message_delay_level)
+
+    def timer_ms_max(self) -> int:
+        return int(self.timer_days_max * 86_400_000)
 
     def store_path(self) -> str:
         return self.store or f"lockstep-store/{self.name}"

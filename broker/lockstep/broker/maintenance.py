@@ -1,10 +1,11 @@
 """What a running broker does with its store at intervals: snapshots, retention, the scrub, and the removal of idle groups."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
+from lockstep.broker.store.health.retention import BeforeRemoval
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.metrics import Slices
@@ -27,9 +28,7 @@ RETENTION_MS = 10_000
 class StoreMaintenance:
     """Snapshots, retention and scrub of the store. The loops end after `stop`: a snapshot is never interrupted half-way."""
 
-    def __init__(
-        self, host: Host, store: Store, state: BrokerState, before_removal: Callable[[int], Awaitable[None]] | None = None
-    ) -> None:
+    def __init__(self, host: Host, store: Store, state: BrokerState, before_removal: BeforeRemoval | None = None) -> None:
         self._clock = host.clock
         self._before_removal = before_removal
         self._store = store

@@ -23,7 +23,10 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.parked_copies import ParkedCopies
+from lockstep.broker.delivery.timer_carry import TimerCarry
+from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.figures.metrics import BrokerMetrics
 from lockstep.broker.groups.coordination import next_term
@@ -44,6 +47,7 @@ from lockstep.broker.processors.park import ParkProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.purge import PURGE_LANE, PurgeProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
+from lockstep.broker.processors.recall import RecallProcessor
 from lockstep.broker.processors.replication import ReplicaServerProcessor, StatusOfCopyProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
@@ -54,6 +58,7 @@ from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
+from lockstep.broker.processors.waiting import WaitingProcessor
 from lockstep.broker.replication.asking import RoleChangesError, RoleError, ask_before_start
 from lockstep.broker.replication.copy_identity import Role, read_copy_identity
 from lockstep.broker.replication.serving import REPLICA_LANE, ReplicaServer
@@ -73,7 +78,8 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import LocalProtocolError, NotLeaderError
 from lockstep.protocol.messages.ids import store_host_of
-from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TRACE_TOPIC
+from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TIMER_TOPIC, TRACE_TOPIC
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
@@ -205,9 +211,12 @@ class RunningBroker:
             traced=config.trace_topic,
         )
         group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
-        self.delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
+        home = HomeDelivery(store, group_topics)
+        self.delays = delays = DelayedDelivery(store, state.delays, group_topics, home, config.delay_levels_ms())
+        self.timers = TimerDelivery(store, state.timers, home, host.clock)
+        self.carry = TimerCarry(store, state.timers)
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
-        self.copies = copies = ParkedCopies(store, coordination, failed, gate)
+        self.copies = ParkedCopies(store, coordination, failed, gate)
         self.tenure = tenure
         self.ruling: Ruling | None = None
         store.writer.proves_office = tenure is not None
@@ -220,9 +229,9 @@ class RunningBroker:
         self.replicas = ReplicaServer(*of_log, ask, other, store_members, lost)
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.replicas.on_recorded = registration.register_soon
-        self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
+        self.maintenance = StoreMaintenance(host, store, state, self._before_removal)
         self.statistics = Statistics(config.cluster)
-        figures = Figures(store, state, pulls)
+        figures = Figures(host.clock, store, state, pulls)
         login = LoginProcessor(host, security, audit)
         processors = self._make_processors(holds, group_topics, figures, budget, login)
         self.dispatcher = Dispatcher(
@@ -251,7 +260,18 @@ class RunningBroker:
         self._leases = LeaseTimer(
             host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0, lambda: self._is_suspended
         )
-        self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit, quotas, self.replica_status)
+        self._metrics = BrokerMetrics(
+            config,
+            store,
+            state,
+            pulls,
+            figures,
+            audit,
+            quotas,
+            self.replica_status,
+            self.timers,
+            lambda: self._settings.config.timer_pending_max,
+        )
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed += [pulls.topic_changed, topics.topic_changed]
@@ -261,20 +281,31 @@ class RunningBroker:
     ) -> list[object]:
         """Return one processor for each family of requests."""
         host, store, state, settings, gate = self._host, self.store, self.state, self._settings, self._gate
-        topics, pulls, delays, failed, copies = self.topics, self.pulls, self.delays, self.failed, self.copies
+        topics, pulls, failed, copies = self.topics, self.pulls, self.failed, self.copies
         coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
         connections = ClientConnections(coordination)
-        frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas)
+        limits = self.quotas, state.timers, config.timer_pending_max, config.timer_ms_max()
+        self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, *limits)
         groups = GroupChangesProcessor(coordination)
         changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store)
         names = config.name, config.cluster
         return [
             SendProcessor(state.sequences, frames),
-            SendMessageProcessor(frames, topics, failed, host.random, cluster=config.cluster, traced=config.trace_topic),
+            SendMessageProcessor(
+                frames,
+                topics,
+                failed,
+                host.random,
+                broker_name=config.name,
+                cluster=config.cluster,
+                traced=config.trace_topic,
+            ),
             SendBackProcessor(host, store, coordination, failed, gate),
             ParkProcessor(store, coordination, copies),
             pulls,
-            QueryProcessor(store, state.topics, delays.waits, coordination.state.progress.first_offset, host.clock),
+            QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
+            RecallProcessor(store, state.timers, config.name),
+            WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),
             PurgeProcessor(store, state, self.maintenance.move_groups),
             topics,
             ClientProcessor(host, coordination, group_topics, topics, budget, connections, pulls.held_offset, pulls.disk_count),
@@ -473,8 +504,17 @@ class RunningBroker:
         for name, loop in loops.items():
             self._loops.append(self._tasks.spawn(loop, f"broker.{name}"))
         self._deliveries.append(self._tasks.spawn(self.delays.run(), "broker.delays"))
+        self._deliveries.append(self._tasks.spawn(self.timers.run(), "broker.timers"))
         self._tasks.spawn(self.statistics.run(self.store, self.pulls, self.failed, clock), "broker.statistics")
         self.is_open = True
+
+    def _waits(self, data: bytes) -> bool:
+        """Return whether the message of a stored record of a topic of waiting messages will still be delivered."""
+        return self.timers.waits(data) if RecordView(data).topic == TIMER_TOPIC.encode() else self.delays.waits(data)
+
+    async def _before_removal(self, position: int) -> int:
+        await self.copies.copy_before(position)
+        return await self.carry.carry_before(position)
 
     # --------------------------------------------------------------------------------------------------------------- running
 
@@ -484,6 +524,8 @@ class RunningBroker:
         disk = self.store.disk_status()
         if disk.refusal is not None:
             reasons.append(disk.refusal)
+        if self.carry.refusal:
+            reasons.append(f"old log files can't be removed: {self.carry.refusal}")
         if self.replicas.is_in_doubt:
             reasons.append("it was suspended, and its replicas have not said yet whether one of them was promoted meanwhile")
         states = self.registration.states()
@@ -516,7 +558,7 @@ class RunningBroker:
             topics_deleted=self.state.layouts.deleted_count,
             topics_deleted_max=TOMBSTONES_MAX,
             disk_refusal=disk.refusal,
-            delayed_messages=self.delays.pending_count(),
+            delayed_messages=self.delays.pending_count() + len(self.state.timers),
         )
 
     def apply(self, config: BrokerConfig) -> None:
@@ -527,6 +569,7 @@ class RunningBroker:
         state.topics.topics_max = config.topics_max
         self.topics.auto_create = config.auto_create_topics
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
+        self.frames.timers_max, self.frames.wait_max_ms = config.timer_pending_max, config.timer_ms_max()
         self.pulls.limit_held(config.held_pulls_max, config.held_pulls_per_group_max)
         if config.retention_hours != before.retention_hours:
             warn_of_short_retention(config)
@@ -565,6 +608,8 @@ class RunningBroker:
     def _on_arrival(self, topic: str, queue_id: int) -> None:
         if topic == SCHEDULE_TOPIC:
             self.delays.on_arrival(queue_id)
+        elif topic == TIMER_TOPIC:
+            self.timers.on_arrival()
         else:
             self.pulls.arrived(topic, queue_id)
 

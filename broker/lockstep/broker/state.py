@@ -12,20 +12,36 @@ from typing import Any
 from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.replication.log_parting import Term
+from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.store.log.stored_record import FirstPlace, FrameEnd, ScopeKey
+from lockstep.broker.store.log.stored_record import Ended, FirstPlace, FrameEnd, ScopeKey
 from lockstep.broker.stored_form import NEXT_STEP, UnknownFormError, check_parts, unknown_change
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import LastFrame, Scope, SequenceTable, StoredFrame
+from lockstep.broker.tables.timer_table import KINDS as TIMER_KINDS
+from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
 from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import WRITER_MAX
 from lockstep.runtime.host import Random
 
 SNAPSHOT_FORMAT = 1
+SNAPSHOT_PARTS = (
+    "format",
+    "layouts",
+    "sequences",
+    "delays",
+    "timers",
+    "recalled_timers",
+    "carried_timers",
+    "coordination",
+    "terms",
+    "replicas",
+)
 STORE = "broker.store"
 """(STORE, store id): the store that a start has opened."""
 REPLICAS = "log.replicas"
@@ -60,6 +76,8 @@ class BrokerState:
         )
         self.sequences = SequenceTable()
         self.delays = DelayTable(self.journal)
+        self.timers = TimerTable(self.journal, lambda era: store.stored_ms(era, 0))
+        store.on_waiting = self.waits
         self.coordination = Coordination(config, self.layouts, store, self.journal)
         self.coordination.state.disk_check = store.check_new_state
         self.replicas: dict[str, str] = {}
@@ -110,20 +128,31 @@ class BrokerState:
             "layouts": self.topics.snapshot(),
             "sequences": self.sequences.snapshot(),
             "delays": self.delays.snapshot(),
+            **self._waiting(),
             "coordination": self.coordination.snapshot(),
             **({"terms": self.terms, "replicas": self.replicas} if self.terms else {}),
         }
+
+    def _waiting(self) -> dict[str, SnapshotRows]:
+        """Return the pending and the recalled timers; nothing without any, so that snapshots of other brokers stay what they are."""
+        parts = {
+            "timers": self.timers.snapshot(),
+            "recalled_timers": self.timers.recalled(),
+            "carried_timers": self.timers.carried.snapshot(),
+        }
+        return {name: rows for name, rows in parts.items() if len(rows)}
 
     # ---------------------------------------------------------------------------------------------------------------- StateReplay
 
     def replay_snapshot(self, plain: Any) -> None:
         if not isinstance(plain, dict) or plain.get("format") != SNAPSHOT_FORMAT:
             raise UnknownFormError(f"the snapshot is not of format {SNAPSHOT_FORMAT}: {NEXT_STEP}")
-        check_parts("the state", plain, ("format", "layouts", "sequences", "delays", "coordination", "terms", "replicas"))
+        check_parts("the state", plain, SNAPSHOT_PARTS)
         try:
             self.topics.restore(plain["layouts"])
             self.sequences.restore(plain["sequences"])
             self.delays.restore(plain["delays"])
+            self.timers.restore(plain.get("timers", ()), plain.get("recalled_timers", ()), plain.get("carried_timers", ()))
             self.coordination.restore(plain["coordination"])
             self.terms = [Term(*term) for term in plain.get("terms", ())]
             self.replicas = dict(plain.get("replicas", {}))
@@ -143,6 +172,8 @@ class BrokerState:
                 self._delete_messages(topic)
         elif change[0] == DELIVERED:
             self.delays.apply(change)
+        elif change[0] in TIMER_KINDS:
+            self.timers.apply(change)
         elif change[0] == PURGED:
             self._purge(change)
         elif change[0] == TERM:
@@ -189,8 +220,17 @@ class BrokerState:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return self.sequences.crc_at(Scope(*scope), epoch, first, now_ms=store_ms)
 
-    def ended(self, queue_id: int, offset: int) -> None:
-        self.delays.ended(queue_id, offset)
+    def ended(self, ended: Ended) -> None:
+        if ended.topic == TIMER_TOPIC:
+            self.timers.remove(ended.offset, ended.due)
+        else:
+            self.delays.ended(ended.queue_id, ended.offset)
+
+    def waits(self, topic: str, offset: int, dues: list[int], era: int, first: int | None = None) -> None:
+        for number, due in enumerate(dues):
+            self.timers.add(offset + number, due, era)
+        if first is not None:
+            self.timers.carried.add(first, offset)
 
     def scopes_fit(self, count: int) -> bool:
         return self.sequences.fits(count)

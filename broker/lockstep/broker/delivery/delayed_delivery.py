@@ -18,17 +18,13 @@ import asyncio
 from collections.abc import Sequence
 
 from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, LOSSES, RETRY_MS, HomeDelivery, store_copy
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorruptError
+from lockstep.broker.store.log.stored_record import Ended
 from lockstep.broker.tables.delay_table import DelayTable
-from lockstep.protocol.delays import delay_queue_id, find_delay_level, format_delay, queue_delay_ms
-from lockstep.protocol.errors import (
-    BrokerError,
-    LocalProtocolError,
-    MessageIllegalError,
-    RemoteProtocolError,
-    SystemBusyError,
-)
+from lockstep.protocol.delays import delay_queue_id, queue_delay_ms
+from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.messages.record import RecordView, split_records
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.object_text import text_of
@@ -40,15 +36,6 @@ log = get_logger("broker")
 
 CLOCK_CHECK_MS = 1_000
 """The interval at which the clock is checked while messages wait: it may be set."""
-RETRY_MS = 1_000
-"""The time after which a queue is retried if the store rejected a read or a message."""
-ATTEMPTS_MAX = 3
-"""The maximum number of attempts for a message with an unexpected error."""
-LOSSES = {
-    ReadStatus.OFFSET_TOO_SMALL: "retention removed messages that still waited",
-    ReadStatus.LOST: "the log is damaged there: messages that still waited are lost",
-}
-"""Why the next messages are missing permanently."""
 TURN_COUNT = 100
 TURN_BYTES = 256 << 10
 """The limits of one queue's deliveries in one turn of the loop."""
@@ -58,10 +45,11 @@ class DelayedDelivery:
     """Delivers delayed messages: `run` delivers until it is cancelled, `on_arrival` reports new messages. Create it after the recovery
     of the store."""
 
-    def __init__(self, store: Store, table: DelayTable, topics: GroupTopics, levels_ms: Sequence[int]) -> None:
+    def __init__(self, store: Store, table: DelayTable, topics: GroupTopics, home: HomeDelivery, levels_ms: Sequence[int]) -> None:
         self._store = store
         self._table = table
         self._topics = topics
+        self._home = home
         self._levels_ms = levels_ms
         self._due_ms = dict.fromkeys(store.queue_ids(SCHEDULE_TOPIC), 0)
         """Queue id → when its first message is due, in Store.now_ms; empty queues are left out."""
@@ -72,15 +60,6 @@ class DelayedDelivery:
         self._failed: dict[int, tuple[int, int]] = {}
         """Queue id → (offset, the number of unexpected errors in a row there)."""
         self._wake = asyncio.Event()
-
-    def find_delay_level(self, delay_ms: int) -> int:
-        """Return the level with this delay. Raise MessageIllegalError, with the table, if there is none."""
-        return find_delay_level(delay_ms, self._levels_ms)
-
-    @property
-    def levels(self) -> str:
-        """Return the table of levels as text, for refusals."""
-        return " ".join(map(format_delay, self._levels_ms))
 
     def append(self, copy: MessageCopy, level: int) -> Appended:
         """Store a delayed message. A level above the last one counts as the last (RocketMQ)."""
@@ -101,13 +80,7 @@ class DelayedDelivery:
     def waits(self, data: bytes) -> bool:
         """Return whether the message of a stored record of a delay queue will still be delivered: not if its topic was deleted."""
         record = RecordView(data)
-        if record.queue_offset < self._table.next_offset(record.queue_id):
-            return False
-        try:
-            delayed = MessageCopy.of(record)
-            return not self._topics.deleted_since(delayed.origin_topic, delayed.origin_began)
-        except RemoteProtocolError:
-            return False
+        return record.queue_offset >= self._table.next_offset(record.queue_id) and self._home.still_waits(record)
 
     async def run(self) -> None:
         while True:
@@ -183,7 +156,7 @@ class DelayedDelivery:
         self._due_ms[queue_id] = due_ms = self._store.stored_ms(record.physical_offset, record.store_ms) + queue_delay_ms(queue_id)
         if due_ms > self._store.now_ms():
             return False
-        if not self._deliver_message(offset, record):
+        if self._home.deliver(record, Ended(SCHEDULE_TOPIC, queue_id, offset, 0)) is False:
             self._due_ms[queue_id] = self._store.now_ms() + RETRY_MS
             return False
         return True
@@ -228,37 +201,3 @@ class DelayedDelivery:
                 then=f"it is read again every {RETRY_MS} ms; messages with this delay wait for it",
             )
         return None
-
-    def _deliver_message(self, offset: int, record: RecordView) -> bool:
-        """Deliver a message. Return False to retry later.
-
-        A message that can never be delivered is logged, counted as lost if it is damaged, and skipped.
-        """
-        facts = {"queue_id": record.queue_id, "offset": offset}
-        try:
-            delayed = MessageCopy.of(record)
-            copy = delayed.as_delivered()
-            if self._topics.deleted_since(copy.origin_topic, delayed.origin_began):
-                log_limited(log, "warning", "delay.destination_gone", topic=copy.origin_topic, **facts, why="its topic was deleted")
-                return True
-            queue_id = self._topics.writable_queue(copy.topic, copy.queue_id)
-            if queue_id is None:
-                log_limited(log, "warning", "delay.destination_gone", topic=copy.topic, **facts, why="its topic has no queue here any more")
-                return True
-            store_copy(self._store, copy.sent_to(copy.topic, queue_id).ending(record.queue_id, offset))
-        except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:
-            if isinstance(error, BrokerError) and error.retriable:
-                log_limited(log, "warning", "delay.refused", **facts, error=str(error))
-                return False
-            log_limited(log, "error", "delay.undeliverable", **facts, error=str(error))
-            self._store.damage.add_lost(SCHEDULE_TOPIC, record.queue_id, offset, offset + 1)
-        return True
-
-
-def store_copy(store: Store, copy: MessageCopy) -> Appended:
-    """Store a message on the broker's own behalf. All such messages are stored here."""
-    try:
-        frame = copy.frame()
-    except LocalProtocolError as error:
-        raise MessageIllegalError(str(error)) from None
-    return store.append_frame(copy.topic, copy.queue_id, frame, 1, born_host=copy.born_host, trusted=True)

@@ -4,8 +4,9 @@ Both count the group, as every other request does with which a group begins, and
 created nothing and has counted no group.
 """
 
-from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, store_copy
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import store_copy
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.store import Appended, Store

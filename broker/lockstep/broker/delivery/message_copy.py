@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from lockstep.broker.store.log.stored_record import Ended, waited_value
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.messages.ids import message_id_of
 from lockstep.protocol.messages.properties import (
@@ -15,19 +16,23 @@ from lockstep.protocol.messages.properties import (
     REAL_TOPIC,
     REASON,
     RETRY_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
     WAITED,
     decode_properties,
     encode_properties,
     one_line_reason,
 )
 from lockstep.protocol.messages.record import NO_HOST, SYS_BORN_IPV6, SYS_IPV6_MASK, RecordView, encode_record
-from lockstep.protocol.names import SCHEDULE_TOPIC, check_topic
+from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, check_topic
 
 RECONSUME_TIMES_MAX = (1 << 31) - 1
 """The largest number of a record's field."""
 NUMBER_DIGITS_MAX = 20
 """The digits of a 64-bit number."""
 _KEPT = {REASON, ORIGIN_QUEUE, ORIGIN_LAYOUT}
+_OF_THE_WAIT = {DELAY, ORIGIN_LAYOUT, TIMER_DELAY_MS, TIMER_DELIVER_MS}
+"""Properties of a message that waits, which its delivered copy does not have. REAL_TOPIC and REAL_QID become its topic and queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class MessageCopy:
 
     def as_delivered(self) -> "MessageCopy":
         """Return the copy to deliver when the delay has passed. Raise RemoteProtocolError if its destination is missing or invalid."""
-        properties = {name: value for name, value in self.properties.items() if name not in (DELAY, ORIGIN_LAYOUT)}
+        properties = {name: value for name, value in self.properties.items() if name not in _OF_THE_WAIT}
         topic, queue_id = properties.pop(REAL_TOPIC, ""), stored_number(REAL_QID, properties.pop(REAL_QID, ""))
         try:
             check_topic(topic)
@@ -102,9 +107,14 @@ class MessageCopy:
             raise RemoteProtocolError(f"property {REAL_TOPIC} of a delayed message: {error}") from None
         return replace(self, topic=topic, queue_id=queue_id, properties=properties)
 
-    def ending(self, queue_id: int, offset: int) -> "MessageCopy":
-        """Return the copy that says that it ends the wait of the message at this place of a delay queue."""
-        return replace(self, properties={WAITED: f"{queue_id}:{offset}", **self.properties})
+    def as_timer(self, topic_began: int, name: str, value: int) -> "MessageCopy":
+        """Return the copy that waits in the room of timers. `name`: TIMER_DELAY_MS or TIMER_DELIVER_MS, with its value in ms."""
+        first = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(topic_began), name: str(value)}
+        return replace(self, topic=TIMER_TOPIC, queue_id=0, properties={**first, **self.properties, **first})
+
+    def ending(self, ended: Ended) -> "MessageCopy":
+        """Return the copy that says that it ends the wait of this message."""
+        return replace(self, properties={WAITED: waited_value(ended), **self.properties})
 
     @property
     def origin_began(self) -> int:

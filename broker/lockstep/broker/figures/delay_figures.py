@@ -1,4 +1,4 @@
-"""The messages that wait in the delay queues, by the time at which they are due: for OVERVIEW.
+"""The messages that wait, by the time at which they are due: for OVERVIEW.
 
 The messages of a queue have one delay and are in the order of their store times. So how many are due within a time is a position in the
 queue, and a binary search finds it. Most positions need no search: every message is due within its queue's delay, and none before the
@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.protocol.bodies import DelayFigures
-from lockstep.protocol.delays import DUE_WITHIN_MS, queue_delay_ms
+from lockstep.protocol.delays import ANY_DELAY, DUE_WITHIN_MS, queue_delay_ms
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import SCHEDULE_TOPIC
 
@@ -40,6 +41,11 @@ async def delay_figures(store: Store, delivered: DelayTable) -> list[DelayFigure
                 pass  # the delivery logs why (delay.unreadable)
         found.append(DelayFigures(queue_delay_ms(queue_id), high - first, first_due_ms, due))
     return found
+
+
+def timer_figures(timers: TimerTable, now_ms: int, wall_ms: int) -> DelayFigures:
+    """Return the figures of the messages with a delay of any length, or that wait until a time of day."""
+    return DelayFigures(ANY_DELAY, len(timers), timers.next_ms(now_ms, wall_ms), timers.due_counts(now_ms, wall_ms, DUE_WITHIN_MS))
 
 
 async def _due(store: Store, queue_id: int, first: int, high: int) -> tuple[int | None, tuple[int, ...] | None]:

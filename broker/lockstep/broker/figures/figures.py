@@ -6,13 +6,14 @@ No turn of the loop reads more than a slice of the tables, so the figures are fr
 from collections import Counter
 from collections.abc import Sequence
 
-from lockstep.broker.figures.delay_figures import delay_figures
+from lockstep.broker.figures.delay_figures import delay_figures, timer_figures
 from lockstep.broker.figures.oldest import Flow, OldestMessages
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import DelayFigures, FlowFigures, GroupFigures, ParkState, TopicFigures
 from lockstep.protocol.names import is_system_topic
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.metrics import Slices, in_slices
 
 LATENCY_QUEUES_MAX = 1_000
@@ -24,7 +25,8 @@ QUEUES_PER_STEP = 50
 class Figures:
     """Reads the figures of one broker."""
 
-    def __init__(self, store: Store, state: BrokerState, pulls: PullProcessor) -> None:
+    def __init__(self, clock: Clock, store: Store, state: BrokerState, pulls: PullProcessor) -> None:
+        self._clock = clock
         self._store = store
         self._state = state
         self._pulls = pulls
@@ -108,8 +110,9 @@ class Figures:
         return found
 
     async def delays(self) -> list[DelayFigures]:
-        """Return the figures of the delay queues in which messages wait."""
-        return await delay_figures(self._store, self._state.delays)
+        """Return the figures of the delay queues in which messages wait, and of the messages with a delay of any length."""
+        found, timers = await delay_figures(self._store, self._state.delays), self._state.timers
+        return [timer_figures(timers, self._store.now_ms(), self._clock.wall_ms()), *found] if len(timers) else found
 
     async def _parked(self) -> tuple[Counter[str], dict[str, int]]:
         """Return the number of parked keys by group, and when the first of them was set aside, in ms since 1970."""

@@ -7,6 +7,7 @@ show` reports those.
 from collections.abc import Callable, Sequence
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.figures.replica_metrics import add_replicas
 from lockstep.broker.nameserver_registration import RegistrationState
@@ -16,7 +17,7 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import NAMES_MAX
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, ReplicaStatus, TopicFigures
-from lockstep.protocol.names import DLQ_PREFIX
+from lockstep.protocol.names import DLQ_PREFIX, TIMER_TOPIC
 from lockstep.runtime.connections.figures import add_access, add_connections
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.metrics import MetricFamilies
@@ -36,8 +37,12 @@ class BrokerMetrics:
         audit: RequestAudit,
         quotas: UserQuotas,
         copies: Callable[[], ReplicaStatus],
+        timers: TimerDelivery,
+        timers_max: Callable[[], int],
     ) -> None:
-        """`copies` returns the status of this master, with its replicas."""
+        """`copies` returns the status of this master, with its replicas. `timers_max`: that of pending timers."""
+        self._timers = timers
+        self._timers_max = timers_max
         self._audit = audit
         self._copies = copies
         self._quotas = quotas
@@ -54,6 +59,7 @@ class BrokerMetrics:
         self._topics(families, await self._figures.topics(), groups)
         self._flows(families, await self._figures.flows(groups))
         self._groups(families, await self._figures.groups(groups))
+        self._waiting(families)
         self._limits(families)
         self._log(families)
         add_replicas(families, self._copies())
@@ -114,6 +120,15 @@ class BrokerMetrics:
         families.gauge("lockstep_parked_oldest_seconds", "Time since the first of them was set aside.", ("consumer_group",), ages)
         text = "Time from the last sign of a queue's owner, or from when the next one joined if that is later, to its grant."
         families.histogram("lockstep_handover_seconds", text, self._state.coordination.state.events.handovers)
+
+    def _waiting(self, families: MetricFamilies) -> None:
+        pending, deferred = len(self._state.timers), sum(self._timers.deferred_counts.values())
+        families.gauge("rocketmq_timing_messages", "Messages that wait for a delay of any length.", rows=[((), pending)])
+        families.gauge("lockstep_timers_limit", "The maximum number of such messages.", rows=[((), self._timers_max())])
+        families.gauge("lockstep_timers_deferred", "Such messages that are due and can't be delivered now.", rows=[((), deferred)])
+        stored = self._store.end_offset(TIMER_TOPIC, 0)
+        families.counter("rocketmq_timer_enqueue", "Such messages ever stored, again before retention too.", rows=[((), stored)])
+        families.counter("rocketmq_timer_dequeue", "Such messages delivered since the start.", rows=[((), self._timers.delivered_count)])
 
     def _limits(self, families: MetricFamilies) -> None:
         coordination = self._state.coordination

@@ -17,6 +17,7 @@ from lockstep.broker.store.health.stopped import stopped
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.scan import OnScanned
 from lockstep.broker.store.log.store_clock import StoreClock
+from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.start.snapshot import Snapshots
 from lockstep.broker.store.start.survey import LogSurvey
@@ -164,9 +165,19 @@ async def _inspect_own(
         if (newest is None or position >= newest.position) and not clock.read_clock_record(position, body):
             state.replay_state(body)
 
+    def note(record: StoredRecord) -> None:
+        if newest is not None and record.position < newest.position:
+            return
+        if record.ends is not None:
+            state.ended(record.ends)
+        if record.due is not None:
+            state.waits(record.topic, record.queue_offset, [record.due], clock.era)
+
     content.start = "opens it"
     try:
-        found = await read_whole(log, survey, on_progress, own=True, on_state=apply) if survey.starts else ForeignLog()
+        found = ForeignLog()
+        if survey.starts:
+            found = await read_whole(log, survey, on_progress, own=True, on_state=apply, on_waiting=note)
     except StoreCorruptError as error:
         content.start = "reads it from the last snapshot on, and cuts an unfinished tail (damage: `lockstep store check`); "
         content.start += f"this command can't read it whole: {error}"
@@ -179,7 +190,7 @@ async def _inspect_own(
             offsets = {queue_id: each.offset for queue_id, each in progress.progress_in_topic(group, topic)}
             content.groups.append(GroupContent(group, topic, len(offsets), _behind(found, topic, offsets)))
     delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in found.topics.get(SCHEDULE_TOPIC, {})}
-    content.delayed_messages = found.delayed_count(delivered)
+    content.delayed_messages = found.delayed_count(delivered) + len(state.timers)
 
 
 def _add_log(content: StoreContent, log: ForeignLog, known: set[str]) -> None:

@@ -8,7 +8,6 @@ from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.heartbeats import HeartbeatCache
 from lockstep.broker.groups.membership import NONE_DENIED
 from lockstep.broker.groups.tables.lock_table import QueueKey
-from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.pull_request import check_given, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import TopicProcessor
@@ -26,6 +25,7 @@ from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN
 from lockstep.runtime.requests.needs import GET, SUB, inside, on_group, on_topic
+from lockstep.runtime.requests.packed_rows import packed_rows
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 from lockstep.runtime.security.authenticated_user import ANYBODY
 from lockstep.runtime.turn import TurnBudget

@@ -1,7 +1,6 @@
 """GROUP_EVENTS: the last events of groups, for `lockstep group history` and for tools that follow them."""
 
 from lockstep.broker.groups.coordination import Coordination
-from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.protocol.bodies import GroupEvents
 from lockstep.protocol.codec.plain import pack_around
@@ -11,6 +10,7 @@ from lockstep.protocol.headers.clients import GroupEventsHeader
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, SUB, inside
+from lockstep.runtime.requests.packed_rows import packed_rows
 from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 

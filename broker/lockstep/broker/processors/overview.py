@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.groups.coordination import Coordination
-from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import BrokerStatus, Overview
@@ -13,6 +12,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, inside, on_cluster
+from lockstep.runtime.requests.packed_rows import packed_rows
 from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 

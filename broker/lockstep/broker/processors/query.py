@@ -23,7 +23,7 @@ from lockstep.protocol.headers.offsets import (
 )
 from lockstep.protocol.messages.properties import REAL_TOPIC, UNIQ_KEY, check_text, decode_properties
 from lockstep.protocol.messages.record import RecordView
-from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
+from lockstep.protocol.names import WAITING_TOPICS, is_sendable_topic
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, PUB, SUB, inside, on_topic
@@ -181,7 +181,7 @@ class QueryProcessor:
             if is_sendable_topic(record.topic.decode()):
                 request.user.check_message(_topic_of(record), SUB, GET)
                 return request.reply(body=data)
-            if request.is_native and record.topic == SCHEDULE_TOPIC.encode():
+            if request.is_native and record.topic.decode() in WAITING_TOPICS:
                 request.user.check_message(_topic_of(record), SUB, GET)
                 if self._waits(data):
                     return request.reply(body=data)
@@ -222,9 +222,9 @@ def _decoded(data: bytes) -> RecordView | None:
 
 
 def _topic_of(record: RecordView) -> str:
-    """Return the topic that the record belongs to: that for which it waits in a delay queue."""
+    """Return the topic that the record belongs to: that for which it waits."""
     topic = record.topic.decode()
-    if topic != SCHEDULE_TOPIC:
+    if topic not in WAITING_TOPICS:
         return topic
     try:
         return decode_properties(record.properties).get(REAL_TOPIC, "")

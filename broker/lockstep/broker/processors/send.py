@@ -10,12 +10,14 @@ that depend on the request alone are sent at once.
 from lockstep.broker.processors.producer_owners import ProducerOwners
 from lockstep.broker.processors.sent_frames import UNTIL, SentFrames, host_text
 from lockstep.broker.store import Appended
+from lockstep.broker.store.log.waiting_records import ROOMS, Room
 from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, SequenceVerdict, StoredFrame
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.messages.properties import LS_SEQ
 from lockstep.protocol.messages.record import record_bounds
+from lockstep.protocol.messages.rooms import home_properties
 from lockstep.protocol.messages.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
 from lockstep.protocol.native import kernels
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
@@ -51,9 +53,10 @@ class SendProcessor:
     def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> HandlerResult:
         if request.user is not ANYBODY:
             self._owners.check(producer_id, request.user.name, self._store.now_ms())
-        scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
-        place = header.partition, header.producer_epoch, header.first_sequence, header.count
-        frame = FrameSequence(producer_id, *place, header.first, header.crc, bool(header.given))
+        place = (header.topic, header.queue_id) if header.room is None else (header.room, 0)
+        scope = Scope(producer_id, header.partition, *place)
+        numbers = header.partition, header.producer_epoch, header.first_sequence, header.count
+        frame = FrameSequence(producer_id, *numbers, header.first, header.crc, bool(header.given))
         now_ms = self._store.now_ms()
         verdict = self._sequences.check_frame(scope, frame, now_ms=now_ms)
         if verdict is not ACCEPT:
@@ -80,10 +83,13 @@ class SendProcessor:
         return PendingResponse(request.reply(reply, code=verdict.code, remark=verdict.remark), until)
 
     def _stale(self, header: SendRecordsHeader) -> TopicLayout | None:
-        """Return the layout in force if a keyed send used an older one. An unknown topic is checked later."""
+        """Return the layout in force if a keyed send used an older one, or a send to a waiting room names another creation of the topic.
+        An unknown topic is checked later."""
+        layout = self._topics.find_layout(header.topic)
+        if header.room is not None and layout is not None and header.began != layout.began:
+            return layout  # the topic was deleted, and created again, since the sender has seen it
         if header.layout_counter is None or header.layout_writer is None:
             return None
-        layout = self._topics.find_layout(header.topic)
         stale = layout is not None and LayoutVersion(header.layout_counter, header.layout_writer) < layout.version
         return layout if stale else None
 
@@ -107,7 +113,15 @@ class SendProcessor:
         if header.count < 1:
             raise MessageIllegalError(f"a frame of {header.count} records: expected 1 or more")
         sequenced = header.producer_id is not None
+        if header.room is not None:
+            self._check_room(header)
+            room = Room(home_properties(header.topic, header.queue_id, header.began or 0), self._frames.wait_max_ms)
+            return self._frames.append_waiting(request, header.topic, header.queue_id, header.room, room, header.count, sequenced=sequenced)
         return self._frames.append(request, header.topic, header.queue_id, request.body, header.count, sequenced=sequenced)
+
+    def _check_room(self, header: SendRecordsHeader) -> None:
+        if header.room not in ROOMS:
+            raise MessageIllegalError(f"{header.room!r} is no room for messages that wait: expected {', '.join(sorted(ROOMS))}")
 
     def _reply(self, appended: Appended) -> SendRecordsReply:
         return SendRecordsReply(

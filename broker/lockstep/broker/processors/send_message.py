@@ -13,10 +13,12 @@ from lockstep.broker.classic.batch import joined_properties, read_batch
 from lockstep.broker.classic.retry import MARKS, as_stored, check_retry_topic, is_retry, retries_used_up
 from lockstep.broker.classic.traces import REGION
 from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.home_delivery import store_copy
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.processors.sent_frames import UNTIL, SentFrames, born_host, host_text
 from lockstep.broker.processors.topic import TopicProcessor, topic_change
 from lockstep.broker.store import Appended
+from lockstep.broker.store.log.waiting_records import DAY_MS
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import VERSION_5_0
 from lockstep.protocol.delays import exhausted_reason
@@ -39,6 +41,9 @@ from lockstep.protocol.messages.properties import (
     REAL_TOPIC,
     REASON,
     SENT_PROPERTIES_BYTES_MAX,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
     TIMER_PREFIX,
     TRAN_MSG,
     UNIQ_KEY,
@@ -49,7 +54,9 @@ from lockstep.protocol.messages.properties import (
     sent_bytes,
     split_properties,
 )
+from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import RecordView, encode_record
+from lockstep.protocol.messages.rooms import TIMER_MS_MAX
 from lockstep.protocol.names import RETRY_PREFIX, check_topic, dlq_topic, is_sendable_topic
 from lockstep.runtime.host import Random
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
@@ -63,6 +70,16 @@ BATCH_PROPERTIES_MAX = 1_024
 """Characters of the properties of a batch, which each of its messages gets. Java's have WAIT and UNIQ_KEY."""
 TRANSACTION_BITS = 0xC
 """RocketMQ: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, the mask of a message's transaction state."""
+TIMERS = (
+    (TIMER_DELAY_SEC, TIMER_DELAY_MS, 1_000),
+    (TIMER_DELAY_MS, TIMER_DELAY_MS, 1),
+    (TIMER_DELIVER_MS, TIMER_DELIVER_MS, 1),
+)
+"""Properties by which messages of RocketMQ's clients wait, in the order in which its broker looks at them: the one that is stored, and the
+unit. RocketMQ: HookUtils.handleScheduleMessage."""
+TIMER_DELETION = "TIMER_DEL_UNIQKEY"
+"""By this property RocketMQ's brokers store the recall of a message. RocketMQ: MessageConst.PROPERTY_TIMER_DEL_UNIQKEY."""
+NUMBER_DIGITS = 16
 KEPT_FOR_LATER = (REAL_TOPIC, REAL_QID, PGROUP)
 """Properties with which a broker keeps a message for later: where it belongs, and whose transaction it is."""
 
@@ -71,9 +88,18 @@ class SendMessageProcessor:
     """Makes the records of single messages and of batches, and stores them: at once, after a delay, or as a retry of a group."""
 
     def __init__(
-        self, frames: SentFrames, creator: TopicProcessor, failed: FailedMessages, random: Random, *, cluster: str, traced: bool = False
+        self,
+        frames: SentFrames,
+        creator: TopicProcessor,
+        failed: FailedMessages,
+        random: Random,
+        *,
+        broker_name: str,
+        cluster: str,
+        traced: bool = False,
     ) -> None:
         """`cluster`: the value of the property CLUSTER. `traced`: the broker has the topic for traces."""
+        self._broker_name = broker_name
         self._frames = frames
         self._store = frames.store
         self._topics = frames.topics
@@ -122,23 +148,50 @@ class SendMessageProcessor:
             result = self._send_messages(request, header, queue_id)
             return self._creator.respond_when_known(request, result) if is_new else result
         record = record_of_send(header, queue_id, request.body, self._cluster_for(request))
-        level = delay_level(header.properties) if header.delay_ms is None else self._failed.delays.find_delay_level(header.delay_ms)
+        level = delay_level(header.properties)
+        timer, handle = None if level else timer_of(header.properties), None
         if level > 0:
             self._frames.admit(request, header.topic, queue_id)
             appended = self._failed.delays.append(self._copy_of(request, record), level)
+        elif timer is not None:
+            self._frames.admit(request, header.topic, queue_id)
+            appended, handle = self._append_timer(request, header, self._copy_of(request, record), *timer)
         else:
             appended = self._frames.append(request, header.topic, queue_id, record, 1)
-        reply = self._send_reply(request, header, queue_id, appended, (0,))
+        reply = replace(self._send_reply(request, header, queue_id, appended, (0,)), recall_handle=handle)
         result = PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
         return self._creator.respond_when_known(request, result) if is_new else result
+
+    def _append_timer(
+        self, request: Request, header: SendMessageHeader, copy: MessageCopy, name: str, value: int
+    ) -> tuple[Appended, str | None]:
+        """Store a message of RocketMQ's clients that is to wait. Return where, and its recall handle."""
+        self._frames.check_pending(1)
+        layout = self._topics.find_layout(header.topic)
+        now_ms = self._store.now_ms()
+        due_ms = now_ms + value if name == TIMER_DELAY_MS else value
+        if due_ms - now_ms > self._frames.wait_max_ms:
+            days, days_max = (due_ms - now_ms) / DAY_MS, self._frames.wait_max_ms / DAY_MS
+            raise MessageIllegalError(f"property {name}: the message would wait for {days:.2f} days, at most {days_max:g} (timer_days_max)")
+        timer = copy.as_timer(0 if layout is None else layout.began, name, value)
+        appended = store_copy(self._store, timer)
+        due_ms = appended.store_timestamp + value if name == TIMER_DELAY_MS else value
+        unique = copy.properties.get(UNIQ_KEY)
+        if unique is None:
+            return appended, None
+        return appended, RecallHandle(header.topic, self._broker_name, due_ms, unique, appended.queue_offset).encode()
 
     def _check_supported(self, request: Request, header: SendMessageHeader, *, retry: bool) -> None:
         """Raise MessageIllegalError for what the broker can't do with a message, and for what only a broker may set. It is refused even if
         the message names a delay level as well. `retry`: whether the send has anything that only a retry may have."""
         if TIMER_PREFIX in header.properties:
-            name = next((each for each in split_properties(header.properties) if each.startswith(TIMER_PREFIX)), None)
-            if name is not None:
-                raise MessageIllegalError(f"property {name}: only delay levels are supported, choose one of {self._failed.delays.levels}")
+            names = [each for each in split_properties(header.properties) if each.startswith(TIMER_PREFIX)]
+            if TIMER_DELETION in names:
+                raise MessageIllegalError(f"property {TIMER_DELETION}: a message that waits is taken back by RECALL_MESSAGE (370)")
+            if names and request.is_native:
+                raise MessageIllegalError(f"property {names[0]}: lockstep's clients send it with SEND_RECORDS")
+            if names and (retry or header.batch):
+                raise MessageIllegalError(f"property {names[0]}: send the message alone, and to no topic of retries")
         if header.sys_flag & TRANSACTION_BITS or has_property(header.properties, TRAN_MSG):
             raise MessageIllegalError("transactions are not supported: send the message without one")
         if retry and request.is_native:
@@ -166,11 +219,16 @@ class SendMessageProcessor:
         return self._creator.respond_when_known(request, result) if is_new else result
 
     def _copy_of(self, request: Request, record: bytes) -> MessageCopy:
-        """Return a record that was sent as a message that the broker stores itself. Raise MessageIllegalError if copies would not fit."""
+        """Return a record that was sent as a message that the broker stores itself, without the properties of timers.
+
+        Raise MessageIllegalError if copies would not fit.
+        """
         size_max = self._store.sent_record_bytes_max
         if len(record) > size_max:
             raise MessageIllegalError(f"a record of {len(record)} bytes: at most {size_max}, so that copies fit")
-        return replace(MessageCopy.of(RecordView(record)), born_host=born_host(request.endpoint.peer))
+        copy = MessageCopy.of(RecordView(record))
+        kept = {name: value for name, value in copy.properties.items() if not name.startswith(TIMER_PREFIX)}
+        return replace(copy, properties=kept, born_host=born_host(request.endpoint.peer))
 
     def _cluster_for(self, request: Request) -> str | None:
         """Return the value of the property CLUSTER, which the messages of RocketMQ's clients get."""
@@ -201,7 +259,7 @@ class SendMessageProcessor:
 
     def _check_batched(self, request: Request, message: SendMessageHeader, number: int) -> None:
         """Raise MessageIllegalError, which names the message, for what a message of a batch can't be."""
-        if delay_level(message.properties) > 0 or is_retry(message):
+        if delay_level(message.properties) > 0 or timer_of(message.properties) is not None or is_retry(message):
             raise MessageIllegalError(f"batch: message {number} is delayed or a retry: send it alone")
         self._check_supported(request, message, retry=False)
 
@@ -262,6 +320,23 @@ def requested_durability(header: SendMessageHeader) -> bool | None:
     if header.durable is None and WAIT in header.properties and split_properties(header.properties).get(WAIT) == "false":
         return False
     return header.durable
+
+
+def timer_of(properties: str) -> tuple[str, int] | None:
+    """Return the property by which a message of RocketMQ's clients is to wait, and its value in ms; None if it is not.
+
+    If there are several, the one counts that RocketMQ's broker looks at first. Raise MessageIllegalError if it is not a number.
+    """
+    if TIMER_PREFIX not in properties:
+        return None
+    found = split_properties(properties)
+    for given, name, unit_ms in TIMERS:
+        if (text := found.get(given)) is not None:
+            is_number = text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS
+            if not is_number or not 0 < int(text) * unit_ms <= TIMER_MS_MAX:
+                raise MessageIllegalError(f"property {given} is {text[:40]!r}: expected a number above 0 (at most {TIMER_MS_MAX} ms)")
+            return name, int(text) * unit_ms
+    return None
 
 
 def delay_level(properties: str) -> int:

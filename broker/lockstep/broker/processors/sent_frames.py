@@ -8,7 +8,9 @@ from functools import lru_cache
 
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.store import Appended, Store
+from lockstep.broker.store.log.waiting_records import Room
 from lockstep.broker.tables.send_gate import SendGate
+from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError
@@ -25,12 +27,29 @@ SYSTEM_BUSY.
 """
 BUSY_RETRY_MS = 200
 HELD_RETRY_MS = 100
+PENDING_RETRY_MS = 1_000
 
 
 class SentFrames:
     """Checks the queue, the broker's load and the holds of writes, and appends a frame."""
 
-    def __init__(self, store: Store, topics: TopicTable, gate: SendGate, holds: WriteHolds, clock: Clock, quotas: UserQuotas) -> None:
+    def __init__(
+        self,
+        store: Store,
+        topics: TopicTable,
+        gate: SendGate,
+        holds: WriteHolds,
+        clock: Clock,
+        quotas: UserQuotas,
+        timers: TimerTable,
+        timers_max: int,
+        wait_max_ms: int,
+    ) -> None:
+        self._timers = timers
+        self.timers_max = timers_max
+        """The largest number of pending timers."""
+        self.wait_max_ms = wait_max_ms
+        """The longest delay of a timer."""
         self.store = store
         self.quotas = quotas
         self.topics = topics
@@ -47,9 +66,32 @@ class SentFrames:
         plain = bytes(frame) if isinstance(frame, memoryview) else frame
         return self.store.append_frame(topic, queue_id, plain, count, born_host=born_host(request.endpoint.peer), sequenced=sequenced)
 
+    def append_waiting(
+        self, request: Request, topic: str, queue_id: int, room_topic: str, room: Room, count: int, *, sequenced: bool
+    ) -> Appended:
+        """Append the request's frame to a waiting room; `topic` and `queue_id` are its home. Raises the errors of `append`, but not those
+        of held writes: the queue itself is not written to."""
+        self.topics.check_writable(topic, queue_id)
+        self.check_load()
+        self.check_pending(count)
+        self._count_for_user(request)
+        plain = bytes(request.body) if isinstance(request.body, memoryview) else request.body
+        host = born_host(request.endpoint.peer)
+        return self.store.append_frame(room_topic, 0, plain, count, born_host=host, sequenced=sequenced, room=room)
+
+    def check_pending(self, count: int) -> None:
+        """Raise RetryLaterError if so many more timers would be too many."""
+        if self._timers.count_max + count > self.timers_max and len(self._timers) + count > self.timers_max:
+            raise RetryLaterError(
+                f"{len(self._timers)} timers are pending, at most {self.timers_max} (timer_pending_max)", PENDING_RETRY_MS
+            )
+
     def admit(self, request: Request, topic: str, queue_id: int) -> None:
         """Check a send, and count it towards the limits of its user. Raises the errors of `check_room`, and RetryLaterError."""
         self.check_room(topic, queue_id)
+        self._count_for_user(request)
+
+    def _count_for_user(self, request: Request) -> None:
         if request.user is not ANYBODY and self.quotas.limited:
             self.quotas.admit_send(request.user.name, request.size)
 

@@ -141,6 +141,11 @@ def _check(store: Store, state: BrokerState, root: str) -> None:
             f"store {root} has parked keys, which RocketMQ's broker does not know (groups {', '.join(groups[:8])}): it would never deliver "
             "their messages. Run this broker, replay or drop them with `lockstep park`, and consume what follows them"
         )
+    if count := len(state.timers):
+        raise ExportError(
+            f"store {root} has {count} messages that wait for a delay of any length, which RocketMQ's broker would not find: it "
+            "would never deliver them. Run this broker until they are due, or recall them"
+        )
     unknown = [
         format_delay(queue_delay_ms(queue_id))
         for queue_id in store.queue_ids(SCHEDULE_TOPIC)

@@ -7,22 +7,23 @@ from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.scan import DamagedRange, LogScan, OnScanned
 from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
+from lockstep.broker.store.log.waiting_records import ROOMS
 from lockstep.broker.store.start.survey import LogSurvey
 from lockstep.protocol.messages.properties import decode_properties
 from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.messages.sequence import FrameSequence
-from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 CHUNK_BYTES = 1 << 20
 MARKED_COUNT_PER_TURN = 64
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 TIMER_DUE = "TIMER_OUT_MS"
 """The property of a message in TIMER_TOPIC: when it is due."""
 OnState = Callable[[int, bytes], None]
 """Called with the position and the body of a state record."""
+OnWaiting = Callable[[StoredRecord], None]
 NEVER_MS = (1 << 63) - 1
 
 
@@ -77,17 +78,24 @@ class ForeignLog:
 
 
 async def read_whole(
-    log: CommitLog, survey: LogSurvey, on_progress: OnScanned, *, own: bool = False, on_state: OnState | None = None
+    log: CommitLog,
+    survey: LogSurvey,
+    on_progress: OnScanned,
+    *,
+    own: bool = False,
+    on_state: OnState | None = None,
+    on_waiting: OnWaiting | None = None,
 ) -> ForeignLog:
     """Read the log to its end and close it. Raise StoreCorruptError, with the position, unless all of it is records and then zeros.
 
-    `own`: the directory is a store of lockstep, so its state may be in the log. `on_state` is called for each of its records.
+    `own`: the directory is a store of lockstep, so its state may be in the log. `on_state` is called for each of its records,
+    `on_waiting` for each message in a waiting room and for each copy that ends a wait.
     """
     log.load(survey)
     try:
         found = ForeignLog(start=log.start)
         # Frames are not checked: RocketMQ copies a message with the property that begins a frame.
-        sink = _ForeignSink(found, on_state)
+        sink = _ForeignSink(found, on_state, on_waiting)
         scan = LogScan(log, log.start, sink, frames=False)
         await scan.run(on_progress)
         found.end = scan.end
@@ -137,7 +145,8 @@ def _read_marked(log: CommitLog, position: int, size: int, found: ForeignLog) ->
 class _ForeignSink:
     """Takes every record; only the queue offsets have to be dense."""
 
-    def __init__(self, found: ForeignLog, on_state: OnState | None) -> None:
+    def __init__(self, found: ForeignLog, on_state: OnState | None, on_waiting: OnWaiting | None) -> None:
+        self._on_waiting = on_waiting
         self._found = found
         self._on_state = on_state
         self.marked: list[tuple[int, int]] = []
@@ -160,6 +169,8 @@ class _ForeignSink:
                 found.state_position = record.position
             if self._on_state is not None:
                 self._on_state(record.position, record.body)
+        if self._on_waiting is not None and (record.ends is not None or record.topic in ROOMS):
+            self._on_waiting(record)
         if not record.queued:
             return
         key = record.topic, record.queue_id
@@ -171,7 +182,7 @@ class _ForeignSink:
             found.last_delayed[record.queue_id] = record.queue_offset, record.position, record.store_ms
         elif record.topic == HALF_TOPIC:
             found.half_offsets.append(record.queue_offset)
-        elif record.topic in (OP_TOPIC, TIMER_TOPIC):
+        elif record.topic == OP_TOPIC or (record.topic == TIMER_TOPIC and record.due is None):
             self.marked.append((record.position, record.size))
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:

@@ -14,13 +14,13 @@ from lockstep.broker.store.errors import StoreDiskError, misplaced
 from lockstep.broker.store.health.damage import DamageTable
 from lockstep.broker.store.health.disk import DiskWatch
 from lockstep.broker.store.health.repair import QueueRepairs
-from lockstep.broker.store.health.retention import Moved, Retention
+from lockstep.broker.store.health.retention import BeforeRemoval, Moved, Retention
 from lockstep.broker.store.health.scrubber import Scrubber
-from lockstep.broker.store.log.append import POSITION, STAMP, due_of, take_frame
+from lockstep.broker.store.log.append import ENTRY, POSITION, STAMP, take_frame
 from lockstep.broker.store.log.checkpoint import Checkpointer
 from lockstep.broker.store.log.commit_log import CommitLog
-from lockstep.broker.store.log.delay_checksum import seal
 from lockstep.broker.store.log.log_writer import LogWriter
+from lockstep.broker.store.log.waiting_records import ROOMS, SEALED, Room, seal_waiting
 from lockstep.broker.store.queues.predicates import Keep
 from lockstep.broker.store.queues.query import Query
 from lockstep.broker.store.queues.queue_table import QueueTable
@@ -48,6 +48,10 @@ STATE_SHARE = 8
 """One of this many parts of a log file is for state records only while no descriptor is free: sends can be refused, state records can't."""
 YOUNG_MEMORY_PERCENT = 40
 """RocketMQ: accessMessageInMemoryMaxRatio. A queue with its first message nearer to the log's end than this share of memory is young."""
+
+
+def _no_rooms(topic: str, _offset: int, _dues: list[int], _era: int) -> None:
+    raise StateError(f"nobody takes messages that wait in {topic}")
 
 
 class Store:
@@ -118,6 +122,8 @@ class Store:
         self._boot_id = ""
         self._clock_was_set_ms = 0
         """By how much the clock was set between the last clock record and this start."""
+        self.on_waiting: Callable[[str, int, list[int], int], None] = _no_rooms
+        """Called for each frame that is appended to a waiting room, with the arguments of `StateReplay.waits`."""
         self.store_host = config.store_host
         """IPv4 address and port that records carry: 4 bytes and int32."""
 
@@ -212,11 +218,14 @@ class Store:
         born_host: bytes,
         trusted: bool = False,
         sequenced: bool = False,
+        room: Room | None = None,
+        from_reserve: bool = False,
     ) -> Appended:
         """Append `count` records of one queue in the layout of record.py, with the broker's fields zero.
 
         `trusted`: the broker made the records, so its own property names and counters are allowed. `sequenced`: the frame has the
-        `__LS_SEQ` of an idempotent producer, and the caller has checked it.
+        `__LS_SEQ` of an idempotent producer, and the caller has checked it. `room`: the topic is a waiting room, to which a client sends.
+        `from_reserve`: half of the disk reserve may be used.
         Raises MessageIllegalError, which names the record and the rule that it breaks, and ServiceNotAvailableError below the disk reserve
         and while closing. The frame is not confirmed on return: see `LogWriter.when_confirmed`.
         """
@@ -226,7 +235,11 @@ class Store:
         if size > log.frame_bytes_max or not 0 < count * RECORD_BYTES_MIN <= size or queue_id < 0 or topic == STATE_TOPIC:
             raise MessageIllegalError(self._unfit(topic, queue_id, size, count))
         if size > self._disk.room:
-            self._make_room(size)
+            if from_reserve:
+                self._disk.check_copy(size, self._host.clock.monotonic_ms())
+                self._disk.room += size  # it is subtracted below
+            else:
+                self._make_room(size)
         queue = self._queues.get((topic, queue_id))
         known = queue is not None
         if queue is None:
@@ -249,13 +262,17 @@ class Store:
             size_max=self._config.record_bytes_max if trusted else self.sent_record_bytes_max,
             trusted=trusted,
             sequenced=sequenced,
+            room=room,
         )
+        if room is None and topic in SEALED:
+            try:
+                seal_waiting(log.tail, len(log.tail) - size, entries, topic, queue_id, store_ms)
+            except MessageIllegalError:
+                del log.tail[-size:]
+                raise
         try:
             if not known:
                 self._queues.add_queue(queue)
-            if (due_ms := due_of(topic, queue_id, store_ms)) is not None:
-                POSITION.pack_into(entries, len(entries) - 8, due_ms)
-                seal(log.tail, len(log.tail) - size)
             queue_offset = queue.next
             queue.add_entries(entries, count)
             queue.bytes_in += size
@@ -264,6 +281,8 @@ class Store:
             state.stamps.newest_ms = store_ms
             state.last_record = POSITION.unpack_from(entries, len(entries) - 20)[0]
             self.writer.appended(queue)
+            if topic in ROOMS:
+                self.on_waiting(topic, queue_offset, [due for _, _, due in ENTRY.iter_unpack(entries)], state.stamps.era)
         except Exception as error:  # re-raised
             self.writer.fail_inconsistent(error)
             raise
@@ -304,6 +323,11 @@ class Store:
     def clock_sets(self) -> int:
         """Return how often the clock of the store was set. Each time `now_ms` and `stored_ms` change, and must be compared again."""
         return self._state.stamps.set_count
+
+    @property
+    def eras(self) -> list[int]:
+        """Return the log positions since which one setting of the clock has stamped, and 0 (StoreClock.era)."""
+        return [0, *(step.position for step in self._state.stamps.steps)]
 
     def stored_ms(self, position: int, stamp_ms: int) -> int:
         """Return when the record at a log position was stored, by the current setting of the clock."""
@@ -513,6 +537,15 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         return (0, 0) if queue is None else (queue.min, queue.visible)
 
+    async def first_offset_from(self, topic: str, queue_id: int, position: int) -> int:
+        """Return the offset of the queue's first message whose record begins at this log position or after it, or the queue's end."""
+        low, high = self.bounds(topic, queue_id)
+        while low < high:
+            middle = (low + high) // 2
+            entry = await self.queue_entry(topic, queue_id, middle)
+            low, high = (middle + 1, high) if entry is not None and entry[0] < position else (low, middle)
+        return low
+
     def end_offset(self, topic: str, queue_id: int) -> int:
         """Return the offset of the next message, after all appended ones, confirmed or not."""
         queue = self._queues.get((topic, queue_id))
@@ -612,7 +645,7 @@ class Store:
         self._disk.apply(config)
         self.scrubber.bytes_per_s = config.scrub_bytes_per_s
 
-    async def retention(self, now_ms: int, before_removal: Callable[[int], Awaitable[None]] | None = None) -> list[Moved]:
+    async def retention(self, now_ms: int, before_removal: BeforeRemoval | None = None) -> list[Moved]:
         """Remove old segments. Return (topic, queue id, new minimum) of the queues that lost messages.
 
         `now_ms` is wall time, best `safe_now_ms`. `before_removal` is as for Retention.run. Also writes the table of damage if that failed

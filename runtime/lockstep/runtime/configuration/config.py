@@ -66,6 +66,8 @@ PROGRAM_OPTIONS = frozenset(
             "admin_open",
             "connections_max",
             "message_delay_level",
+            "timer_days_max",
+            "timer_pending_max",
         ),
         *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "members_max", "subscriptions_mib_max"),
         *("group_idle_days", "trace_topic", "host_name", "root_path", "no_bodies", "allow_changes", "require_login"),

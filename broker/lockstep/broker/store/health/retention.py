@@ -29,6 +29,8 @@ log = get_logger("broker")
 
 Moved = tuple[str, int, int]
 """(topic, queue id, new minimum)."""
+BeforeRemoval = Callable[[int], Awaitable[int]]
+"""Called with the log position below which records will be removed. Returns up to which one they may be: what waits there is kept."""
 
 
 class Retention:
@@ -47,11 +49,8 @@ class Retention:
         self.pinned: Callable[[], int] = lambda: sys.maxsize
         """Returns the log position from which on replicas still copy: what is only old is kept from there on."""
 
-    async def run(self, now_ms: int, stamps: StoreClock, before_removal: Callable[[int], Awaitable[None]] | None = None) -> list[Moved]:
-        """Run one round. Return the queues with a new minimum.
-
-        Awaits `before_removal` with the log position below which records will be removed.
-        """
+    async def run(self, now_ms: int, stamps: StoreClock, before_removal: BeforeRemoval | None = None) -> list[Moved]:
+        """Run one round. Return the queues with a new minimum."""
         needed = self._snapshots.needs_from
         if needed is None or len(self._log.segments) < 2:
             return []
@@ -75,7 +74,7 @@ class Retention:
         self,
         segments: list[Segment],
         reason: str,
-        before_removal: Callable[[int], Awaitable[None]] | None = None,
+        before_removal: BeforeRemoval | None = None,
         *,
         is_forced: bool = False,
     ) -> list[Moved]:
@@ -83,7 +82,10 @@ class Retention:
         if not going:
             return []
         if before_removal is not None:
-            await before_removal(going[-1].end)
+            limit = await before_removal(going[-1].end)
+            going = [segment for segment in going if segment.end <= limit]
+            if not going:
+                return []
         # First the minimums, which may be above the log's start, so that readers of removed messages are sent to the queue's new beginning.
         moved, complete = await self._move_minimums(going[-1].end)
         # A reader may have started since the segments were chosen.

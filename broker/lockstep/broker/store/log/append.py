@@ -25,14 +25,14 @@ A frame is `count` records of one queue in RocketMQ's stored layout (v1, IPv4), 
 from struct import Struct
 from struct import error as StructError
 
+from lockstep.broker.store.log.waiting_records import Room, seal_waiting
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.delays import queue_delay_ms
 from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.messages.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, sent_bytes
+from lockstep.protocol.messages.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, TIMER_DELAY_MS, TIMER_DELIVER_MS, sent_bytes
 from lockstep.protocol.messages.record import BODY_AT, MAGIC, PROPERTIES_BYTES_MAX
+from lockstep.protocol.messages.rooms import TIMER_MS_MAX
 from lockstep.protocol.messages.sequence import COUNT_AT, COUNT_DIGITS, STAMP_HEAD, find_sequence
-from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.native import kernels
 from lockstep.protocol.tags import tags_code
 
@@ -51,6 +51,9 @@ SYS_FLAGS_REFUSED = 0xFC
 """Transaction 0x0C, IPv6 hosts 0x30, inner batch 0xC0."""
 TAGS = b"TAGS\x01"
 SEPARATOR = b"\x02"
+NAME_END = b"\x01"
+TIMERS = (TIMER_DELAY_MS.encode() + NAME_END, TIMER_DELIVER_MS.encode() + NAME_END)
+TIMER_DIGITS_MAX = len(str(TIMER_MS_MAX))
 SEQUENCE_NAME = b"\x02__LS_"
 SEQUENCE_FIRST = b"\x02" + STAMP_HEAD
 SEQUENCE_COUNT_AT = len(STAMP_HEAD) + COUNT_AT
@@ -103,11 +106,6 @@ def tag_code(properties: bytes, at: int) -> int:
     return code
 
 
-def due_of(topic: str, queue_id: int, store_ms: int) -> int | None:
-    """Return when a message of a delay queue is due, which its entry has instead of a tag hash. None for any other queue."""
-    return store_ms + queue_delay_ms(queue_id) if topic == SCHEDULE_TOPIC else None
-
-
 def take_frame(
     tail: bytearray,
     frame: bytes,
@@ -121,14 +119,18 @@ def take_frame(
     size_max: int,
     trusted: bool = False,
     sequenced: bool = False,
+    room: Room | None = None,
 ) -> bytearray:
     """Append the frame to `tail` with the broker's fields set. Return its consume-queue entries.
 
-    `position` is the log offset of the end of `tail`. `sequenced`: the caller has checked the frame's `__LS_SEQ`. Raises
-    MessageIllegalError, which names the record and the rule. After any error `tail` is unchanged.
+    `position` is the log offset of the end of `tail`. `sequenced`: the caller has checked the frame's `__LS_SEQ`. `room`: the frame goes to
+    a waiting room, and its records get their checksums. Raises MessageIllegalError, which names the record and the rule. After any error
+    `tail` is unchanged.
     """
+    home, due_max = (b"", 0) if room is None else (room.home, STAMP.unpack(stamp)[1] + room.wait_max_ms)
     if kernels is not None:
-        packed = kernels.take_frame(tail, frame, count, topic.field, queue_id, queue_offset, position, stamp, size_max, trusted, sequenced)
+        place = queue_id, queue_offset, position
+        packed = kernels.take_frame(tail, frame, count, topic.field, *place, stamp, size_max, trusted, sequenced, home, due_max)
         if packed is not None:
             return packed
     at = len(tail)
@@ -137,7 +139,11 @@ def take_frame(
     entries = bytearray(ENTRY_BYTES * count)
     try:
         properties = _patch(tail, at, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, entries)
+        if room is not None:
+            properties = [_sent(number, text, home) for number, text in enumerate(properties)]
         check_properties(properties, trusted=trusted, sequenced=sequenced)
+        if room is not None:
+            seal_waiting(tail, at, entries, topic.field[1:].decode(), queue_id, STAMP.unpack(stamp)[1], due_max)
     except (StructError, IndexError) as error:
         del tail[at:]
         raise MessageIllegalError(f"frame of {end} bytes does not hold the {count} whole records that it claims") from error
@@ -218,6 +224,22 @@ def _patch(
     if queue_offset != last:
         raise MessageIllegalError(f"frame holds {queue_offset - first} records and claims {count}")
     return properties
+
+
+def _sent(number: int, properties: bytes, home: bytes) -> bytes:
+    """Return the properties of record `number` of a frame for a waiting room without those of the room, which only such a record has."""
+    at = SEQUENCE_END + 1 if number == 0 and properties.startswith(STAMP_HEAD) else 0
+    if not properties.startswith(home, at):
+        raise MessageIllegalError(f"record {number}: its properties do not begin with {home.decode('utf-8', 'replace')!r}, its home")
+    timer, _, rest = properties[at + len(home) :].partition(SEPARATOR)
+    if not timer.startswith(TIMERS):
+        raise MessageIllegalError(f"record {number}: {TIMER_DELAY_MS} or {TIMER_DELIVER_MS} does not follow its home")
+    digits = timer.partition(NAME_END)[2]
+    if not digits.isdigit() or len(digits) > TIMER_DIGITS_MAX or not int(digits):
+        raise MessageIllegalError(
+            f"record {number}: {timer.decode('utf-8', 'replace')!r}: expected a number of ms from 1 to {TIMER_MS_MAX}"
+        )
+    return properties[:at] + rest
 
 
 def check_properties(properties: list[bytes], *, trusted: bool = False, sequenced: bool = False) -> None:

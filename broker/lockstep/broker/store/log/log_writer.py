@@ -255,15 +255,23 @@ class LogWriter:
             self._confirmations.discard(done)
 
     def when_synced(self, callback: Callable[[], None]) -> None:
-        """Call back when every append so far is on the disk, in either flush mode, and on those of all copies. All callers share a sync."""
+        """Call back when every append so far and this turn's journal are on the disk, in either flush mode, and on those of all copies.
+
+        All callers share a sync.
+        """
         if self.has_failed:
             return
+        if self.turn_is_open:
+            self._waiters.call_when_written(lambda: self._call_when_synced(callback))  # the journal is appended at the end of the turn
+        else:
+            self._call_when_synced(callback)
+
+    def _call_when_synced(self, callback: Callable[[], None]) -> None:
         if self._synced_everywhere() >= self._log.end:
             callback()
             return
         self._sync_waiters.append((self._log.end, callback))
-        if not self.turn_is_open:
-            self.flusher.note_written(now=True)
+        self.flusher.note_written(now=True)
 
     @property
     def waiting_count(self) -> int:

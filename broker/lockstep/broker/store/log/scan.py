@@ -18,15 +18,18 @@ from typing import Protocol
 from lockstep.broker.store.log.commit_log import BLANK_BYTES, CommitLog, Segment
 from lockstep.broker.store.log.scan_run import RUN_BYTES_MAX, RunScan, RunSink
 from lockstep.broker.store.log.stored_record import BadRecordError, FrameEnd, ScopeKey, StoredRecord, frame_row, read_record
+from lockstep.broker.store.log.waiting_records import NO_SEAL, ROOMS
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.messages.record import (
     BLANK_MAGIC,
     BODY_AT,
+    BODY_LENGTH_AT,
     HEAD_BYTES_MAX,
     INT32,
     INT64,
     MAGIC,
     PHYSICAL_OFFSET_AT,
+    PREPARED_OFFSET_AT,
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
     head_of,
@@ -297,6 +300,8 @@ class LogScan:
         at = len(frame.data)
         frame.data += data
         zero_broker_fields(frame.data, at)
+        if record.topic in ROOMS:
+            frame.data[at + PREPARED_OFFSET_AT : at + BODY_LENGTH_AT] = NO_SEAL
         if len(frame.records) == frame.sequence.count:
             self._close_frame(frame)
 

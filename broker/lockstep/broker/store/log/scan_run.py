@@ -1,22 +1,23 @@
 """Let the kernel `scan_run` read runs of the log for a scan (ADR 27).
 
 A run is good ordinary records and whole idempotent frames of them, one after the other. It ends before whatever else comes: a state record,
-a delayed message, the copy that ends its wait, a message of a transaction that has no place in its queue, a blank, a queue offset that is
-not the next one, a store time that falls, anything damaged. There the Python form of the scan goes on, which is the law: after each run
+a message that waits, the copy that ends its wait, a message of a transaction that has no place in its queue, a blank, a queue offset that
+is not the next one, a store time that falls, anything damaged. There the Python form of the scan goes on, which is the law: after each run
 everything is as if it had read the records one by one.
 """
 
 from typing import NamedTuple, Protocol
 
 from lockstep.broker.store.log.stored_record import BadRecordError, FrameEnd, FrameRow, ScopeKey, topic_of
+from lockstep.broker.store.log.waiting_records import SEALED
 from lockstep.protocol.frame import FRAME_BYTES_MAX
 from lockstep.protocol.messages.record import RECORD_BYTES_MIN
-from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
+from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.native import kernels
 
 RUN_BYTES_MAX = FRAME_BYTES_MAX
 """Number of bytes that are read for a frame that is longer than a window. No request has a longer one."""
-OTHER_TOPICS = (STATE_TOPIC, SCHEDULE_TOPIC)
+OTHER_TOPICS = frozenset({STATE_TOPIC, *SEALED})
 """Topics whose records the Python form reads."""
 
 QueueRow = tuple[str, int, int, int, bytes]

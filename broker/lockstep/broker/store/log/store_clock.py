@@ -74,6 +74,12 @@ class StoreClock:
         self.clock_record_written(position, boot_id, boot_ms, now_ms, by_ms)
         return True
 
+    @property
+    def era(self) -> int:
+        """Return the log position since which one clock has stamped, in one boot and without a step: 0 if that is the whole log."""
+        step = self._steps.kept[-1].position if self._steps.kept else 0
+        return step if self._reading is None else max(step, self._reading.since)
+
     # -- running ---------------------------------------------------------------------------------
 
     def start(self, clock: Clock, boot_id: str, ahead_ms: int | None = None) -> int:

@@ -1,9 +1,11 @@
 """Check and parse one stored record."""
 
+import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lockstep.broker.store.log.append import TAGS, tag_code
-from lockstep.broker.store.log.delay_checksum import seal_holds
+from lockstep.broker.store.log.waiting_records import ROOMS, SEALED, due_of, is_sealed, seal_holds
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.messages.properties import NAME_END, WAITED
@@ -14,13 +16,14 @@ from lockstep.protocol.messages.record import (
     SYS_TRANSACTION_MASK,
     head_of,
 )
+from lockstep.protocol.messages.rooms import read_timer
 from lockstep.protocol.messages.sequence import STAMP_HEAD, FrameSequence, find_sequence
-from lockstep.protocol.names import STATE_TOPIC, check_topic
+from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC, TIMER_TOPIC, check_topic
 
 RETRIED = b"\x02RETRY_TOPIC\x01"
 """A copy for a retry, which begins no frame. RocketMQ's broker keeps the property `__LS_SEQ` in it; senders can't set this one."""
 WAITED_HEAD = f"{WAITED}{NAME_END}".encode()
-NUMBER_DIGITS = 20
+_WAITED = re.compile(rb"(?:([0-9]{1,19})|t([0-9]{1,18})):([0-9]{1,19})(?:\x02|\Z)")
 PREPARED = 0x4
 ROLLED_BACK = 0xC
 
@@ -33,6 +36,17 @@ FirstPlace = tuple[int, int, int]
 """(queue offset, log position, store time) of the first record of a frame, as in its first response."""
 FrameRow = tuple[ScopeKey, FrameEnd, FirstPlace]
 """What a broker has to know of a frame."""
+
+
+class Ended(NamedTuple):
+    """A message that waited."""
+
+    topic: str
+    queue_id: int
+    """0 in a waiting room."""
+    offset: int
+    due: int
+    """In TIMER_TOPIC its due code; else 0."""
 
 
 @dataclass(slots=True)
@@ -51,8 +65,12 @@ class StoredRecord:
     sequence: FrameSequence | None
     body: bytes | None
     """The body of a state record, else None."""
-    ends: tuple[int, int] | None = None
-    """The queue id and the queue offset of the message in SCHEDULE_TOPIC whose wait it ends: it is its copy."""
+    ends: Ended | None = None
+    """Whose wait it ends: it is its copy."""
+    due: int | None = None
+    """When it is due, of a timer the due code (rooms.py), if it waits until a time."""
+    first: int | None = None
+    """The offset at which a timer that was stored again was stored at first."""
 
 
 def frame_row(first: StoredRecord, sequence: FrameSequence) -> FrameRow:
@@ -97,7 +115,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         raise BadRecordError("the CRC of its body is wrong")
     name = data[behind + 1 : properties_at - 2]
     if prepared and not seal_holds(data, 0, size, name):
-        raise BadRecordError("the CRC of the delayed message is wrong")
+        raise BadRecordError("the CRC of the waiting message is wrong")
     topic = topic_of(name, topics)
     transaction = sys_flag & SYS_TRANSACTION_MASK
     properties = data[properties_at:]
@@ -114,15 +132,39 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         _sequence(properties) if properties.startswith(STAMP_HEAD) and RETRIED not in properties else None,
         body if topic == STATE_TOPIC else None,
         _ends(properties) if properties.startswith(WAITED_HEAD) else None,
+        *(_due(data, topic, queue_id, store_ms, properties) if topic in SEALED else ()),
     )
 
 
-def _ends(properties: bytes) -> tuple[int, int] | None:
+def waited_value(ended: Ended) -> str:
+    """Return the value of `__LS_FROM` in the copy that ends this wait."""
+    return f"{ended.queue_id}:{ended.offset}" if ended.topic == SCHEDULE_TOPIC else f"t{ended.due}:{ended.offset}"
+
+
+def _ends(properties: bytes) -> Ended | None:
     """Return the place that a copy names, or None if it is none: Apache's broker lets senders set any property."""
-    queue_id, _, offset = properties[len(WAITED_HEAD) :].partition(b"\x02")[0].partition(b":")
-    if not (queue_id.isdigit() and offset.isdigit() and len(queue_id) < NUMBER_DIGITS and len(offset) < NUMBER_DIGITS):
+    found = _WAITED.match(properties, len(WAITED_HEAD))
+    if found is None:
         return None
-    return int(queue_id), int(offset)
+    queue_id, due, offset = found.groups()
+    if due is not None:
+        return Ended(TIMER_TOPIC, 0, int(offset), int(due))
+    return Ended(SCHEDULE_TOPIC, int(queue_id), int(offset), 0)
+
+
+def _due(data: bytes, topic: str, queue_id: int, store_ms: int, properties: bytes) -> tuple[int | None, int | None]:
+    """Return when the record of a topic of waiting messages is due, and where it was at first if it was stored again.
+
+    Raises BadRecordError if a client's record lacks the checksum.
+    """
+    if topic not in ROOMS:
+        return due_of(topic, queue_id, store_ms, properties), None
+    timer = read_timer(properties)
+    if timer is None:
+        return None, None
+    if not is_sealed(data):
+        raise BadRecordError("the CRC of the waiting message is missing")
+    return timer.code(store_ms), timer.first
 
 
 def valid_properties(data: bytes, begin: int, end: int) -> bool:

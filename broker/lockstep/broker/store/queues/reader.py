@@ -19,13 +19,13 @@ from struct import Struct
 from lockstep.broker.store.health.damage import LOST_SIZE
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES, POSITION
 from lockstep.broker.store.log.commit_log import CommitLog, Segment
-from lockstep.broker.store.log.delay_checksum import SCHEDULE, seal_holds
 from lockstep.broker.store.log.stored_record import BadRecordError, read_record, valid_properties
+from lockstep.broker.store.log.waiting_records import SEALED, seal_holds
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.queues.predicates import EXAMINED_BYTES_MAX, Keep, select
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.messages.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK, UINT32, head_of
+from lockstep.protocol.messages.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK, UINT32, head_of, iter_records
 from lockstep.protocol.native import kernels
 from lockstep.runtime.host import Host
 
@@ -274,10 +274,10 @@ class Check:
         """Check `data`, which was read at `position`. Raise MismatchError for the first entry that does not match its record."""
         self._find(position)
         queue_id, name, offset, last = self._queue.queue_id, self._queue.topic_field.field, self._offset, len(data) - RECORD_BYTES_MIN
-        name_bytes, sealed = len(name), name[1:] == SCHEDULE
-        if kernels is not None and not sealed:
+        name_bytes, sealed = len(name), self._queue.topic in SEALED
+        if kernels is not None:
             checked = kernels.check_run(data, position, self._entries, self._numbers, self._count, self._ordinal, offset, queue_id, name)
-            if checked is not None:
+            if checked is not None and (not sealed or all(seal_holds(data, *each, name[1:]) for each in iter_records(data))):
                 self._ordinal += checked
                 return
         unpack, place, indexes, view = CHECKED.unpack_from, self._place, self._indexes, memoryview(data)
@@ -303,7 +303,7 @@ class Check:
                 break
             if data[behind : behind + name_bytes] != name or not valid_properties(data, behind + name_bytes + 2, stop):
                 break
-            if sealed and not seal_holds(data, at, stop, SCHEDULE):
+            if sealed and not seal_holds(data, at, stop, name[1:]):
                 break
             at = stop
             ordinal += 1

@@ -7,7 +7,7 @@ no longer has are written as lost (damage.py).
 from dataclasses import dataclass, field
 
 from lockstep.broker.store.health.damage import lost_entry
-from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES, due_of
+from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.log.scan import DamagedRange
 from lockstep.broker.store.log.scan_run import ScannedRun
 from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
@@ -24,8 +24,7 @@ FILL_COUNT_MAX = 3_200
 
 def entry_of(record: StoredRecord) -> bytes:
     """Return the record's consume-queue entry."""
-    due_ms = due_of(record.topic, record.queue_id, record.store_ms)
-    return ENTRY.pack(record.position, record.size, record.tag if due_ms is None else due_ms)
+    return ENTRY.pack(record.position, record.size, record.tag if record.due is None else record.due)
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ from lockstep.protocol.messages.record import (
     UINT32,
     head_of,
 )
-from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
+from lockstep.protocol.names import WAITING_TOPICS, is_sendable_topic
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 
@@ -319,7 +319,7 @@ def is_wanted(record: bytes, position: int, wanted: Wanted) -> bool:
     properties, topic = stored_properties(record, 0, len(record)), stored.topic
     if not wanted.begin_ms <= stored.store_ms <= wanted.end_ms or not has_key(properties, wanted):
         return False
-    if topic == SCHEDULE_TOPIC and wanted.waits is not None and wanted.waits(record):
+    if topic in WAITING_TOPICS and wanted.waits is not None and wanted.waits(record):
         topic = _pairs(properties).get(_REAL_TOPIC, b"").decode() or topic
     return is_sendable_topic(topic) and wanted.topic in (None, topic)
 

@@ -1,0 +1,119 @@
+"""RECALL_MESSAGE: takes back a message that still waits. RocketMQ: RecallMessageProcessor."""
+
+from collections.abc import Iterable
+
+from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.store import ReadStatus, Store, StoreCorruptError
+from lockstep.broker.tables.timer_table import TimerTable
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import (
+    BrokerSystemError,
+    LocalProtocolError,
+    QueryNotFoundError,
+    RemoteProtocolError,
+    SystemBusyError,
+    TooLateToRecallError,
+)
+from lockstep.protocol.headers.send import RecallMessageHeader, RecallMessageReply
+from lockstep.protocol.messages.properties import UNIQ_KEY, decode_properties
+from lockstep.protocol.messages.recall import RecallHandle
+from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.messages.rooms import CARRIED, due_of_code, read_timer
+from lockstep.protocol.names import TIMER_TOPIC
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import PUB, on_topic
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, RetryLaterError
+
+CANDIDATES_MAX = 1_024
+"""Records that are read for one handle of RocketMQ's clients, which names no offset."""
+UNCONFIRMED_RETRY_MS = 100
+"""When a recall is repeated that came before its message was confirmed: a send may be answered when it is written."""
+
+
+class RecallProcessor:
+    """Recalls timers. A message whose recall was answered is never delivered: the answer waits until the disk has it."""
+
+    def __init__(self, store: Store, timers: TimerTable, broker_name: str) -> None:
+        self._store = store
+        self._timers = timers
+        self._broker_name = broker_name
+
+    @handles(RequestCode.RECALL_MESSAGE, RecallMessageHeader, needs=[on_topic(PUB)], lane=QUERY_LANE, classic=True)
+    async def recall(self, request: Request) -> HandlerResult:
+        """Recall the message of a handle. The record that the handle leads to has to agree with all of it: a handle is plain text, and a
+        user of one topic may not recall the messages of another."""
+        header: RecallMessageHeader = request.header
+        handle = self._handle(header)
+        tried, recalled = set[int](), None
+        while not recalled and (new := offsets_of(handle, self._store, self._timers) - tried):  # it may be stored again while it is read
+            tried |= new
+            found = await self._recall(new, handle)
+            recalled = recalled if found is None else found
+        if recalled:
+            return PendingResponse(request.reply(RecallMessageReply(handle.message_id)), "synced")
+        if recalled is not None:
+            raise TooLateToRecallError(f"message {handle.message_id} does not wait any more: it was delivered, or its topic was deleted")
+        raise QueryNotFoundError(f"no message {handle.message_id} of topic {header.topic} waits here until {handle.due_ms}")
+
+    async def _recall(self, offsets: Iterable[int], handle: RecallHandle) -> bool | None:
+        """Recall the message of a handle, if it is at one of these offsets.
+
+        Return False if it does not wait any more, None if it is at none of them.
+        """
+        found = None
+        for offset, record in await self._records(offsets):
+            timer = read_timer(record.properties)
+            if timer is None or timer.topic != handle.topic.encode() or not is_named(record, handle.message_id):
+                continue
+            code = timer.code(record.store_ms)
+            if not code & CARRIED and due_of_code(code) != handle.due_ms:
+                continue
+            # No await from here to the change.
+            if self._timers.was_recalled(offset, code) or self._timers.holds(offset, code):
+                self._timers.recall(offset, code)
+                return True
+            found = False
+        return found
+
+    def _handle(self, header: RecallMessageHeader) -> RecallHandle:
+        handle = RecallHandle.decode(header.recall_handle)
+        if handle.topic != header.topic:
+            raise LocalProtocolError(f"the handle is of topic {handle.topic}, the request of topic {header.topic}")
+        if handle.broker_name != self._broker_name:
+            raise LocalProtocolError(f"the handle is of broker {handle.broker_name}, this is {self._broker_name}")
+        return handle
+
+    async def _records(self, offsets: Iterable[int]) -> list[tuple[int, RecordView]]:
+        found = []
+        for offset in offsets:
+            if self._store.bounds(TIMER_TOPIC, 0)[1] <= offset < self._store.end_offset(TIMER_TOPIC, 0):
+                raise RetryLaterError(f"the message at offset {offset} of {TIMER_TOPIC} is not confirmed yet", UNCONFIRMED_RETRY_MS)
+            try:
+                result = await self._store.read_or_wait(TIMER_TOPIC, 0, offset, 1, 1)
+            except (OSError, StoreCorruptError) as error:
+                raise BrokerSystemError(f"the message at offset {offset} of {TIMER_TOPIC} can't be read: {error}") from error
+            if result.status is ReadStatus.FOUND:
+                record = RecordView(b"".join(result.parts))
+                if record.queue_offset == offset:
+                    found.append((offset, record))
+        return found
+
+
+def offsets_of(handle: RecallHandle, store: Store, timers: TimerTable) -> set[int]:
+    """Return the offsets at which the message of a handle may be. Raise SystemBusyError if there are too many."""
+    if handle.offset is not None:
+        return {timers.carried.find(handle.offset)}
+    # RocketMQ's handles name no offset. A timer that was carried is due by the setting of the clock then.
+    dues = {handle.due_ms + store.stored_ms(era, 0) for era in store.eras} | {handle.due_ms}
+    offsets = {offset for due_ms in dues for offset in timers.offsets_at(due_ms, CANDIDATES_MAX + 1)}
+    if len(offsets) > CANDIDATES_MAX:
+        raise SystemBusyError(f"more than {CANDIDATES_MAX} messages are due at {handle.due_ms}: use the handle of lockstep's clients")
+    return offsets
+
+
+def is_named(record: RecordView, message_id: str) -> bool:
+    """Return whether the record has this UNIQ_KEY."""
+    try:
+        return decode_properties(record.properties).get(UNIQ_KEY) == message_id
+    except RemoteProtocolError:
+        return False
