@@ -52,6 +52,7 @@ from lockstep.protocol.errors import (
     SubscriptionNotLatestError,
     SubscriptionParseError,
     SystemBusyError,
+    TooLateToRecallError,
     TopicNotExistError,
     TransportError,
 )
@@ -255,6 +256,7 @@ __all__ = [
     "SubscriptionParseError",
     "SystemBusyError",
     "Tls",
+    "TooLateToRecallError",
     "TooManyRequestsError",
     "TooManySendsError",
     "TopicNotExistError",

@@ -99,6 +99,8 @@ class Producer(OfOneProcess):
     """Send one message, as lockstep.client.Producer.send does."""
     send_batch = _blocking(asynchronous.Producer.send_batch)
     """Send many messages, as lockstep.client.Producer.send_batch does."""
+    recall = _blocking(asynchronous.Producer.recall)
+    """Take back a message that waits, as lockstep.client.Producer.recall does."""
     send_oneway = _blocking(asynchronous.Producer.send_oneway)
     """Write one message without waiting for a response, as lockstep.client.Producer.send_oneway does."""
     request = _blocking(asynchronous.Producer.request)

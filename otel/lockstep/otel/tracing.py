@@ -9,7 +9,7 @@ continue its trace. Bodies and the user's properties are not recorded.
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import Token
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
 from opentelemetry import metrics, propagate, trace
@@ -33,6 +33,7 @@ from lockstep.runtime.extras import DISTRIBUTION
 from lockstep.runtime.host import Host
 
 Attributes = dict[str, str | int | Sequence[str]]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def context_of(message: MessageExt) -> Context:
@@ -103,10 +104,17 @@ class SendTracing:
         kind = names.NORMAL if message.sharding_key is None else names.FIFO
         if sending.delay_level is not None:
             kind, due = names.DELAY, {names.MESSAGING_ROCKETMQ_MESSAGE_DELAY_TIME_LEVEL: sending.delay_level}
-        elif sending.delay is not None:
-            due_ms = self._clock.wall_ms() + sending.delay // timedelta(milliseconds=1)
+        elif (due_ms := self._due_ms(sending)) is not None:
             kind, due = names.DELAY, {names.MESSAGING_ROCKETMQ_MESSAGE_DELIVERY_TIMESTAMP: due_ms}
         return {names.MESSAGING_ROCKETMQ_MESSAGE_TYPE: kind, **due}
+
+    def _due_ms(self, sending: Sending) -> int | None:
+        """Return when the messages are due, in ms since 1970; None without a delay, and for one that the send will refuse."""
+        if isinstance(sending.delay, timedelta):
+            return self._clock.wall_ms() + sending.delay // timedelta(milliseconds=1)
+        if isinstance(sending.deliver_at, datetime) and sending.deliver_at.utcoffset() is not None:
+            return (sending.deliver_at - EPOCH) // timedelta(milliseconds=1)
+        return None
 
     def _seconds_since(self, running: _Running) -> float:
         return (self._clock.monotonic_us() - running.begun_us) / 1e6

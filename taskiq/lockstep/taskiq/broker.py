@@ -23,7 +23,6 @@ from lockstep.client import (
     PushConsumer,
 )
 from lockstep.client.config import NameserverAddresses
-from lockstep.protocol.delays import DELAY_LEVELS, format_delay, parse_levels
 from lockstep.protocol.object_text import text_of
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.logs.log import get_logger
@@ -84,9 +83,8 @@ class _HandlerWatch(TaskiqMiddleware):
 class LockstepBroker(AsyncBroker):
     """A Taskiq broker whose tasks are the messages of one topic.
 
-    Labels of a task: `delay`, in seconds, for which the next longer delay level is taken; and `sharding_key`, which chooses the queue. The
-    `delay` that a retried task declares is that of its retries. The workers are a concurrent group: tasks run in no order, also those of
-    one key.
+    Labels of a task: `delay`, in seconds, from a millisecond to 40 days; and `sharding_key`, which chooses the queue. The `delay` that a
+    retried task declares is that of its retries. The workers are a concurrent group: tasks run in no order, also those of one key.
 
     Args:
         topic: The topic, which must exist, or brokers must be allowed to create it.
@@ -98,12 +96,11 @@ class LockstepBroker(AsyncBroker):
         concurrency: Tasks that a worker process has at a time, running or prefetched. Taskiq limits those that run (`--max-async-tasks`).
         consume_timeout_ms: A task that is not acknowledged by then is delivered again.
         max_reconsume_times: How often a message is delivered again after that, or after a worker gave it back; then it is dead-lettered.
-        message_delay_level: The brokers' table of delay levels, if it is not RocketMQ's.
         start_in_background: Start without a nameserver too, for an application that serves requests meanwhile.
 
     Raises:
         ConfigError: A setting has the wrong type or is out of range, or an address is invalid.
-        LocalProtocolError: The name of the group or of the topic, or the table of levels is invalid.
+        LocalProtocolError: The name of the group or of the topic is invalid.
     """
 
     def __init__(
@@ -118,13 +115,9 @@ class LockstepBroker(AsyncBroker):
         concurrency: int = 100,
         consume_timeout_ms: int = 900_000,
         max_reconsume_times: int = 16,
-        message_delay_level: str = DELAY_LEVELS,
         start_in_background: bool = False,
     ) -> None:
         super().__init__()
-        self._levels_ms = sorted(parse_levels(message_delay_level))
-        self._rounded: set[tuple[str, int]] = set()
-        """The names of tasks, and the levels that were taken for delays that are none: each is logged once."""
         self.add_middlewares(_HandlerWatch(self._begun))
         self.topic = topic
         connection: dict[str, Any] = {"nameserver": nameserver, "tls": tls, "user": user, "password": password}
@@ -174,33 +167,23 @@ class LockstepBroker(AsyncBroker):
         """Send a task.
 
         Raises:
-            LocalProtocolError: The label `delay` is no number, or longer than every delay level.
-            SendError, BrokerError: As `Producer.send` does. MessageIllegalError: the broker has another table of delay levels.
+            LocalProtocolError: The label `delay` is no number.
+            SendError, BrokerError: As `Producer.send` does. MessageIllegalError: the delay is longer than the brokers allow.
         """
         key = message.labels.get(SHARDING_KEY)
         sent = Message(self.topic, message.message, keys=message.task_id, sharding_key=None if key is None else str(key))
-        delay_ms = self._delay_ms(message)
-        await self.producer.send(sent, delay=timedelta(milliseconds=delay_ms) if delay_ms else None)
+        await self.producer.send(sent, delay=self._delay_of(message))
 
-    def _delay_ms(self, message: BrokerMessage) -> int:
-        """Return the delay level for the label `delay`, in milliseconds; 0 without a delay."""
+    def _delay_of(self, message: BrokerMessage) -> timedelta | None:
+        """Return the delay that the label `delay` asks for, in whole milliseconds and rounded up; None without one."""
         given = message.labels.get(DELAY)
         if given is None or given == str(None) or not self._is_for_this_send(message, given):
-            return 0
+            return None
         try:
-            asked_ms = -(-timedelta(seconds=float(given)) // timedelta(milliseconds=1))
+            delay_ms = -(-timedelta(seconds=float(given)) // timedelta(milliseconds=1))
         except (ValueError, OverflowError):
             raise LocalProtocolError(f"task {message.task_name}: label {DELAY} is {given!r}, expected seconds") from None
-        if asked_ms <= 0:
-            return 0
-        taken_ms = next((level_ms for level_ms in self._levels_ms if level_ms >= asked_ms), None)
-        if taken_ms is None:
-            longest = format_delay(self._levels_ms[-1])
-            raise LocalProtocolError(f"task {message.task_name}: label {DELAY} is {given} s, and the longest delay level is {longest}")
-        if taken_ms != asked_ms and (message.task_name, taken_ms) not in self._rounded:
-            self._rounded.add((message.task_name, taken_ms))
-            log.warning("delay.rounded_up", task=message.task_name, asked=format_delay(asked_ms), taken=format_delay(taken_ms))
-        return taken_ms
+        return timedelta(milliseconds=delay_ms) if delay_ms > 0 else None
 
     def _is_for_this_send(self, message: BrokerMessage, given: object) -> bool:
         """Return whether the label `delay` of a message delays it.

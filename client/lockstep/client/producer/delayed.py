@@ -1,12 +1,11 @@
-"""Sends a delayed message, as RocketMQ's single send with the property DELAY.
+"""Sends a message with a delay level, as RocketMQ's single send with the property DELAY.
 
 It has no sequence: a send without a response is repeated, and may then be stored twice. The broker keeps the message in the queue of its
 level, and gives it an offset in its own queue when the delay has passed.
 """
 
 import asyncio
-from datetime import timedelta
-from typing import NamedTuple
+from datetime import datetime, timedelta
 
 from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
 from lockstep.client.producer.machines.queue_machine import QueueMachine
@@ -30,36 +29,18 @@ TRY_MS = 3_000
 """Timeout of one attempt, unless the deadline is earlier."""
 
 
-class Delay(NamedTuple):
-    """How long a message is delayed: a level of the broker's table, or a time for which the broker must have a level."""
-
-    level: int | None
-    ms: int | None
-
-
-def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
-    """Return the delay that a send specifies by one of the two arguments. Raise LocalProtocolError if it is invalid."""
-    if delay_level is not None and delay is not None:
-        raise LocalProtocolError("delay_level and delay are both given: give one of them")
-    if delay is None:
-        assert delay_level is not None
-        check_delay_level(delay_level)
-        return Delay(delay_level, None)
-    if not isinstance(delay, timedelta):
-        raise LocalProtocolError(
-            f"delay {delay!r}: expected a datetime.timedelta, such as timedelta(seconds=5), or give delay_level=1 … 18"
-        )
-    delay_ms = delay // timedelta(milliseconds=1)
-    if delay_ms < 1 or timedelta(milliseconds=delay_ms) != delay:
-        raise LocalProtocolError(f"delay {delay}: expected a whole number of milliseconds above 0 that is one of the broker's levels")
-    return Delay(None, delay_ms)
+def check_delay(delay_level: int, delay: timedelta | None, deliver_at: datetime | None) -> None:
+    """Raise LocalProtocolError if the level is not one of RocketMQ's table, or another delay is given as well."""
+    if delay is not None or deliver_at is not None:
+        raise LocalProtocolError(f"delay_level and {'delay' if deliver_at is None else 'deliver_at'} are both given: give one of them")
+    check_delay_level(delay_level)
 
 
 class DelayedSend:
     """The send of one delayed message."""
 
     def __init__(
-        self, shell: ProducerShell, group: str, topic: TopicMachine, route: Route, message: Message, message_id: str, delay: Delay
+        self, shell: ProducerShell, group: str, topic: TopicMachine, route: Route, message: Message, message_id: str, delay_level: int
     ) -> None:
         self._clock = shell.instance.host.clock
         self._shell = shell
@@ -68,7 +49,7 @@ class DelayedSend:
         self._route = route
         self._message = message
         self._message_id = message_id
-        self._delay = delay
+        self._delay_level = delay_level
         self._outcome = Outcome.NOT_STORED
         self._durable: bool | None = None
 
@@ -84,7 +65,7 @@ class DelayedSend:
         self._durable = durable
         born_ms = self._clock.wall_ms()
         over = self._shell.config.compress_over_bytes
-        level = None if self._delay.level is None else {DELAY: str(self._delay.level)}
+        level = {DELAY: str(self._delay_level)}
         record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, level, over))
         machine = None
         while True:
@@ -115,8 +96,7 @@ class DelayedSend:
         if link is None or not link.up:
             raise TransportError(f"broker {machine.queue.broker_name} is not connected")
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
-        queue_id, durable, delay_ms = machine.queue.queue_id, self._durable, self._delay.ms
-        header = SendMessageHeader(self._group, self._message.topic, queue_id, *facts, durable=durable, delay_ms=delay_ms)
+        header = SendMessageHeader(self._group, self._message.topic, machine.queue.queue_id, *facts, durable=self._durable)
         if self._outcome is Outcome.UNKNOWN:
             self._shell.possible_duplicates += 1
         try:

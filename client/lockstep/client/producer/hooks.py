@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from lockstep.client.hooks import call_hooks, hook_failed
@@ -19,9 +19,11 @@ class Sending:
     messages: Sequence[Message]
     method: Literal["send", "post", "batch", "oneway", "request"]
     delay_level: int | None = None
-    """The delay of a `send`, as it was given: a level of the broker, or"""
+    """The delay of the messages, as it was given: a level of the broker, or"""
     delay: timedelta | None = None
-    """a time."""
+    """a time, or"""
+    deliver_at: datetime | None = None
+    """a moment. At most one of the three is given."""
     properties: dict[str, str] = field(default_factory=dict)
     """`before_send` can add properties here, which are sent with each message as user properties: the context of a trace."""
     results: Sequence[SendResult] = ()

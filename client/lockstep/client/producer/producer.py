@@ -3,14 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from lockstep.client.client import ConnectionArguments
 from lockstep.client.instance import Instance
 from lockstep.client.life import Life
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require, check_terms
-from lockstep.client.producer.delayed import delay_of
+from lockstep.client.producer.delayed import check_delay
 from lockstep.client.producer.health import ProducerHealth, ProducerState
 from lockstep.client.producer.hooks import SendHook, Sending, call_after_post, call_after_send, call_before_send, send_watched
 from lockstep.client.producer.machines.routing import Selector
@@ -23,6 +23,7 @@ from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.sends import Sends, check_durable, not_running
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
+from lockstep.client.producer.waiting import timer_of
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.messages.message import Message
@@ -31,6 +32,7 @@ from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.event_loop import running_loop
 
+RECALL_TIMEOUT_MS = 3_000
 POSTS_PER_TURN = 512
 """A task that posts returns to the loop after so many messages: frames are written meanwhile, and other tasks run."""
 
@@ -264,6 +266,7 @@ class Producer(Life):
         require: Require = "stored",
         delay_level: int | None = None,
         delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
     ) -> SendResult:
         """Send one message and wait until a broker has stored it.
 
@@ -287,7 +290,9 @@ class Producer(Life):
             delay_level: 1 to 18: consumers receive the message after the delay of this level in the broker's table (1 s, 5 s, 10 s, 30 s, 1
                 to 10 min, 20 min, 30 min, 1 h, 2 h), in no order relative to other messages. Such a send is not idempotent: if its response
                 is lost it is sent again and may be stored twice. Its result has no queue offset yet (−1).
-            delay: The delay as a time, which must be that of one of the broker's levels.
+            delay: Consumers receive the message after this time, a millisecond to 40 days (the broker's `timer_days_max`), counted from
+                when it is stored, in no order relative to other messages. Its result has a `recall_handle`, and no queue offset yet (−1).
+            deliver_at: The same, from this moment on; a datetime with a time zone.
 
         Returns:
             SendResult: The queue and offset at which the message is stored.
@@ -301,13 +306,13 @@ class Producer(Life):
             TopicNotExistError: The topic was deleted, or does not exist and the broker does not create it.
             LocalProtocolError: More than one of sharding key, `selector` and `queue` is given, or one of them names a queue that the topic
                 does not have.
-            BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: no level has this delay).
+            BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: the delay is too long).
             StateError: The producer is not started, or is closed.
         """
         hooks, sends, result = self._hooks, self._sends, None
         if sends is None or self._loop is not running_loop():
             sends = self._started
-        sending = Sending(self.group, (message,), "send", delay_level, delay) if hooks else None
+        sending = Sending(self.group, (message,), "send", delay_level, delay, deliver_at) if hooks else None
         if sending is not None:
             (message,) = call_before_send(hooks, sending)
         try:
@@ -317,8 +322,12 @@ class Producer(Life):
                 check_terms(timeout_ms, require)
                 durable = DURABLE[require]
             pending, future = sends.pending_send(message, selector, queue, timeout_ms, durable)
-            if delay_level is None and delay is None:
-                topic = sends.enqueue(pending) or await sends.enqueue_later(pending)
+            if delay_level is None:
+                if delay is None and deliver_at is None:
+                    topic = sends.enqueue(pending) or await sends.enqueue_later(pending)
+                else:
+                    pending.timer = timer_of(delay, deliver_at)
+                    topic = await sends.enqueue_timer(pending)
                 try:
                     result = await future
                 except asyncio.CancelledError:
@@ -327,7 +336,8 @@ class Producer(Life):
                 finally:
                     del pending, future  # a future that fails holds the error, whose traceback holds this frame
             else:
-                result = await sends.send_delayed(pending, delay_of(delay_level, delay))
+                check_delay(delay_level, delay, deliver_at)
+                result = await sends.send_delayed(pending, delay_level)
             if durable:
                 check_durable([result])
             return result
@@ -347,6 +357,8 @@ class Producer(Life):
         selector: Selector | None = None,
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
     ) -> "asyncio.Future[SendResult]":
         """Add one message to its queue and return the future of its result, without waiting for the broker.
 
@@ -359,7 +371,7 @@ class Producer(Life):
 
         Args:
             message: The message.
-            selector, queue, timeout_ms: As in `send`.
+            selector, queue, timeout_ms, delay, deliver_at: As in `send`.
 
         Returns:
             A future of the SendResult. It fails with the errors that `send` raises.
@@ -372,7 +384,7 @@ class Producer(Life):
         hooks, sends = self._hooks, self._sends
         if sends is None or self._loop is not running_loop():
             sends = self._started
-        sending = Sending(self.group, (message,), "post") if hooks else None
+        sending = Sending(self.group, (message,), "post", None, delay, deliver_at) if hooks else None
         if sending is not None:
             (message,) = call_before_send(hooks, sending)
         try:
@@ -382,7 +394,10 @@ class Producer(Life):
             if timeout_ms is not None:
                 check_terms(timeout_ms, "stored")
             pending, future = sends.pending_send(message, selector, queue, timeout_ms, None)
-            if sends.enqueue(pending) is None:
+            if delay is not None or deliver_at is not None:
+                pending.timer = timer_of(delay, deliver_at)
+                await sends.enqueue_timer(pending)
+            elif sends.enqueue(pending) is None:
                 await sends.enqueue_later(pending)
         except BaseException as error:  # re-raised
             if sending is not None:
@@ -402,6 +417,8 @@ class Producer(Life):
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
         require: Require = "stored",
+        delay: timedelta | None = None,
+        deliver_at: datetime | None = None,
     ) -> list[SendResult]:
         """Send many messages: one frame for each queue, or several if they exceed a frame's limits.
 
@@ -410,7 +427,7 @@ class Producer(Life):
 
         Args:
             messages: The messages, of any topics. With none, nothing is sent.
-            selector, queue, timeout_ms, require: As in `send`, for all messages.
+            selector, queue, timeout_ms, require, delay, deliver_at: As in `send`, for all messages.
 
         Returns:
             A SendResult for each message, in the order of `messages`.
@@ -425,11 +442,32 @@ class Producer(Life):
             return []
 
         async def send(given: Sequence[Message]) -> list[SendResult]:
-            return await self._started.send_batch(given, selector, queue, timeout_ms, require)
+            timer = b"" if delay is None and deliver_at is None else timer_of(delay, deliver_at)
+            return await self._started.send_batch(given, selector, queue, timeout_ms, require, timer)
 
         if not self._hooks:
             return await send(messages)
-        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), send)
+        return await send_watched(self._hooks, Sending(self.group, messages, "batch", None, delay, deliver_at), send)
+
+    async def recall(self, handle: str, *, timeout_ms: int = RECALL_TIMEOUT_MS) -> str:
+        """Take back a message that waits. When this returns, the message will never be delivered. Recalling it once more does no harm.
+
+        Args:
+            handle: `SendResult.recall_handle` of the message, or that of one of RocketMQ's clients.
+            timeout_ms: How long to wait for the broker, in milliseconds.
+
+        Returns:
+            The id of the message.
+
+        Raises:
+            TooLateToRecallError: The message was delivered, or its topic was deleted.
+            QueryNotFoundError: The broker has no such message.
+            TransportError: The broker at which the message waits was not reached in time. The message may have been recalled: try again.
+            LocalProtocolError: It is no recall handle.
+            StateError: The producer is not started, or is closed.
+        """
+        check_terms(timeout_ms, "stored")
+        return await self._started.recall(handle, timeout_ms)
 
     async def request(
         self,

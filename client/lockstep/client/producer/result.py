@@ -54,6 +54,10 @@ class FrameResult:
         self.ids = ids
         """The id of each message, in order."""
 
+    def handle(self, index: int) -> str:
+        """Return the recall handle of one message: empty, unless it waits."""
+        return ""
+
 
 class SendResult:
     """The position of one acknowledged message."""
@@ -96,6 +100,12 @@ class SendResult:
             return offset_message_id(frame.store_host, frame.physical_offset + sum(frame.sizes[: self._index]))
         except LocalProtocolError:
             return ""
+
+    @property
+    def recall_handle(self) -> str:
+        """Return the text by which `Producer.recall` finds a message that waits. Empty for one without `delay` and `deliver_at`, and for a
+        late repeat."""
+        return self._frame.handle(self._index)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SendResult):

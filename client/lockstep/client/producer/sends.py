@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError, TooManySendsError
 from lockstep.client.producer.batch import Batch, Division, Share
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
-from lockstep.client.producer.delayed import Delay, DelayedSend
+from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.machines.pending import EncodedRecords, PendingSend, held_bytes_of
 from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.routing import QUEUE_WIDE, UNKEYED, Route, Selector, route_of
@@ -17,9 +17,13 @@ from lockstep.client.producer.pacing.flow_control import InFlightLimit
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
-from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError, without_frames
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError, broker_error, without_frames
+from lockstep.protocol.fields import from_plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
+from lockstep.protocol.headers.send import RecallMessageHeader, RecallMessageReply
 from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import record_bounds, split_records
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
@@ -102,12 +106,37 @@ class Sends:
             future.exception()  # it has failed meanwhile: mark the error as retrieved
         future.cancel()
 
-    async def send_delayed(self, pending: PendingSend, delay: Delay) -> SendResult:
+    async def enqueue_timer(self, pending: PendingSend) -> TopicMachine:
+        """Do the same as `enqueue_later` for a message that is to wait. It keeps no order with others, not even of its key."""
+        demand, name = demand_of(pending), pending.messages[0].topic
+        await self._open_topic(name, demand)
+        topic = await self._topics.open_timers(name, demand.deadline_ms)
+        machine = await self._wait_for_queue(topic, pending.route, demand, ordered=False)
+        self._shell.add(topic, machine, pending)
+        return topic
+
+    async def recall(self, handle: str, timeout_ms: int) -> str:
+        """Ask the broker of a handle to take its message back. Return the message's id."""
+        named = RecallHandle.decode(handle)
+        end_ms = self._clock.monotonic_ms() + timeout_ms
+        await self._topics.open(named.topic, end_ms)
+        link = self._shell.instance.link(named.broker_name)
+        if link is None:
+            raise TransportError(f"no address of broker {named.broker_name}, at which the message waits, is known")
+        if not link.up:
+            await link.wait_up(max(1, end_ms - self._clock.monotonic_ms()))
+        header = RecallMessageHeader(named.topic, handle, self._group)
+        response = await link.request(RequestCode.RECALL_MESSAGE, header, timeout_ms=max(1, end_ms - self._clock.monotonic_ms()))
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark)
+        return from_plain(RecallMessageReply, response.fields).msg_id
+
+    async def send_delayed(self, pending: PendingSend, delay_level: int) -> SendResult:
         topic, _ = await self._admit(pending, ordered=False)
         (message,), route = pending.messages, pending.route
         try:
             message_id = self._shell.keys.next(self._clock.wall_ms())
-            send = DelayedSend(self._shell, self._group, topic, route, message, message_id, delay)
+            send = DelayedSend(self._shell, self._group, topic, route, message, message_id, delay_level)
             result = await send.run(pending.deadline_ms, durable=pending.durable)
             self._limit.waiting.record_stored(1, pending.held_bytes)
             return result
@@ -121,17 +150,21 @@ class Sends:
         queue: MessageQueue | None,
         timeout_ms: int | None,
         require: Require,
+        timer: bytes = b"",
     ) -> list[SendResult]:
+        """Send a batch. `timer`: the property of messages that are to wait."""
         begun_ms = self._clock.monotonic_ms()
         division = Division(messages, selector, queue)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=division.keyed)
         demand = Demand(len(messages), sum(division.held_bytes), begun_ms, end_ms)
         topics = {name: await self._open_topic(name, demand) for name in division.topics}
+        if timer:
+            topics = {name: await self._topics.open_timers(name, end_ms) for name in topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         try:
             for begin, end in division.chunks(self._config):
                 try:
-                    await self._send_chunk(batch, division, topics, begin, end, demand)
+                    await self._send_chunk(batch, division, topics, begin, end, demand, timer)
                 except SendError as error:
                     batch.failed(range(begin, len(messages)), without_frames(error))
                     break
@@ -253,7 +286,7 @@ class Sends:
             raise not_running(self._group, closed=True)
 
     async def _send_chunk(
-        self, batch: Batch, division: Division, topics: Mapping[str, TopicMachine], begin: int, end: int, demand: Demand
+        self, batch: Batch, division: Division, topics: Mapping[str, TopicMachine], begin: int, end: int, demand: Demand, timer: bytes
     ) -> None:
         """Send messages[begin:end], those of one queue together. If one can't be routed, none is enqueued.
 
@@ -266,6 +299,7 @@ class Sends:
         for topic, machine, route, places in shares:
             messages, held_bytes = division.of(places)
             pending = PendingSend(messages, route, held_bytes, batch, demand.begun_ms, demand.deadline_ms, batch.durable, places)
+            pending.timer = timer
             batch.sends.append((topic, pending))
             self._shell.add(topic, machine, pending)
 

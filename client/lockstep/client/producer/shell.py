@@ -3,7 +3,7 @@ logs."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, PrecedingSendError, QueueUnavailableError, SendTimeoutError
@@ -21,7 +21,7 @@ from lockstep.client.producer.machines.effects import (
     Release,
     Write,
 )
-from lockstep.client.producer.machines.encoder import FrameEncoder
+from lockstep.client.producer.machines.encoder import FrameEncoder, TimerEncoder
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
 from lockstep.client.producer.machines.pending import PendingSend
@@ -103,17 +103,23 @@ class ProducerShell:
 
     # ---------------------------------------------------------------------------------------------------------------- topics
 
-    def open(self, layout: TopicLayout) -> TopicMachine:
-        """Return a new machine for a topic."""
+    def open(self, layout: TopicLayout, *, timers: bool = False) -> TopicMachine:
+        """Return a new machine for a topic. `timers`: for its messages that are to wait."""
         # Unless an id is given, each machine has its own: after a topic was removed, sequences begin at 0 again, and brokers remember the
         # earlier ones.
         producer_id = self._random.token(16).hex()
         given = self._given_id
 
+        # In a room, the messages of all queues have one queue: the partition distinguishes their streams.
+        partitions = count()
+
         def sequencer() -> Sequencer:
+            if timers:
+                return Sequencer(producer_id, next(partitions))
             return Sequencer(producer_id) if given is None else Sequencer(given.producer_id, given.partition, given.epoch)
 
-        return TopicMachine(layout, self.config, sequencer, self._encoder, self._random.below, self._up(layout), self._latencies)
+        encoder = TimerEncoder(self._encoder) if timers else self._encoder
+        return TopicMachine(layout, self.config, sequencer, encoder, self._random.below, self._up(layout), self._latencies)
 
     def adopt(self, topic: TopicMachine, layout: TopicLayout) -> None:
         """Adopt a higher layout of the topic."""

@@ -51,7 +51,7 @@ class _Opening:
 class Topics:
     """Opens a topic at its first send, and keeps its machine informed of links and layouts from then on."""
 
-    __slots__ = ("_closed", "_group", "_hooks", "_leaving", "_opening", "_shell", "_tasks", "open_topics")
+    __slots__ = ("_closed", "_group", "_hooks", "_leaving", "_opening", "_shell", "_tasks", "_timers", "open_topics")
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class Topics:
         self._closed = False
         self.open_topics: dict[str, TopicMachine] = {}
         """By name. Sends read it directly."""
+        self._timers: dict[str, TopicMachine] = {}
+        """Those for messages that are to wait, of topics to which such a message was sent."""
         self._leaving: list[TopicMachine] = []
         """Topics that no further send gets. Their sends in flight continue, so they are informed of links and layouts too."""
         self._opening: dict[str, _Opening] = {}
@@ -83,8 +85,9 @@ class Topics:
     def stop_opening(self) -> None:
         """Stop opening topics because the producer is closing. Sends in flight continue."""
         self._closed = True
-        self._leaving += self.open_topics.values()
+        self._leaving += [*self.open_topics.values(), *self._timers.values()]
         self.open_topics.clear()
+        self._timers.clear()
 
     async def close(self) -> None:
         """Stop requesting routes: sends that wait for one raise StateError."""
@@ -127,6 +130,14 @@ class Topics:
             finally:
                 del waiter  # a future that fails holds the error, whose traceback holds this frame
         return topic
+
+    async def open_timers(self, name: str, deadline_ms: int) -> TopicMachine:
+        """Return the topic's machine for messages that are to wait. Raises the errors of `open`."""
+        layout = (await self.open(name, deadline_ms)).layout
+        timers = self._timers.get(name)
+        if timers is None:
+            timers = self._timers[name] = self._shell.open(layout, timers=True)
+        return timers
 
     async def _open(self, name: str, opening: _Opening) -> None:
         error: Exception = self._closed_error()
@@ -180,16 +191,19 @@ class Topics:
         return await create_topic(shell.instance, name, shell.config.topic_queue_count, auto=True)
 
     def link_changed(self, link: BrokerLink) -> None:
-        for topic in [*self.open_topics.values(), *self._leaving]:
+        for topic in self._all():
             self._shell.link_changed(topic, link)
+
+    def _all(self) -> list[TopicMachine]:
+        return [*self.open_topics.values(), *self._timers.values(), *self._leaving]
 
     def send_count(self, broker_name: str) -> int:
         """Return how many sends to this broker's queues are not acknowledged."""
-        machines = [machine for topic in [*self.open_topics.values(), *self._leaving] for machine in topic.machines]
+        machines = [machine for topic in self._all() for machine in topic.machines]
         return sum(machine.send_count for machine in machines if machine.queue.broker_name == broker_name)
 
     def layout_changed(self, layout: TopicLayout) -> None:
-        for topic in [*self.open_topics.values(), *self._leaving]:
+        for topic in self._all():
             if topic.layout.topic == layout.topic and topic.deletion is None:
                 if not layout.write_total:
                     self._leave(topic)
@@ -198,6 +212,8 @@ class Topics:
     def _leave(self, topic: TopicMachine) -> None:
         """Remove a topic, so that the next send opens it again."""
         name = topic.layout.topic
-        if self.open_topics.get(name) is topic:
-            del self.open_topics[name]
+        for topics in (self.open_topics, self._timers):
+            if topics.get(name) is not topic:
+                continue
+            del topics[name]
             self._leaving = [topic, *(other for other in self._leaving if not other.idle)]

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.protocol.messages.ids import UniqueKeys
-from lockstep.protocol.messages.message import Message, encode_messages
+from lockstep.protocol.messages.message import Message, RoomMessage, encode_messages
+from lockstep.protocol.messages.rooms import home_properties
+from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.protocol.sql92 import can_be_named
 from lockstep.runtime.logs.log import get_logger
 
@@ -20,6 +22,8 @@ class FrameEncoder:
     """Gives messages their ids and encodes them."""
 
     __slots__ = ("_compress_over", "_keys", "_names", "_wall_ms")
+    room: str | None = None
+    """The waiting room into which the frames go."""
 
     def __init__(self, keys: UniqueKeys, wall_ms: Callable[[], int], compress_over: int | None) -> None:
         """`compress_over`: a body of so many bytes or more is compressed; None disables compression."""
@@ -54,8 +58,13 @@ class FrameEncoder:
             if message.properties and not self._names.issuperset(message.properties):
                 self._examine_names(message.properties)
         ids = self._repeated_ids(sends, wall_ms) if repeated else self._keys.next_many(wall_ms, len(messages))
-        data, sizes = encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
+        data, sizes = self._encode(sends, messages, queue_id, ids, born_ms)
         return data, sizes, ids
+
+    def _encode(
+        self, sends: Sequence[PendingSend], messages: list[Message], queue_id: int, ids: Sequence[str], born_ms: list[int]
+    ) -> tuple[bytes, list[int]]:
+        return encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
 
     def _examine_names(self, names: Iterable[str]) -> None:
         """Log each name that no condition of a subscription can name: it is sent all the same, as RocketMQ's clients do."""
@@ -71,3 +80,27 @@ class FrameEncoder:
         for pending in sends:
             ids += self._keys.next_many(wall_ms, pending.count) if pending.message_ids is None else pending.message_ids
         return ids
+
+
+class TimerEncoder(FrameEncoder):
+    """Encodes messages that are to wait. Their frames go into the room of timers, and their queue is where they will be delivered."""
+
+    __slots__ = ("began",)
+    room = TIMER_TOPIC
+
+    def __init__(self, plain: FrameEncoder) -> None:
+        """`plain` encodes the other messages of the same producer."""
+        self.began = 0
+        """`TopicLayout.began` of the messages' topic. The topic's machine sets it."""
+        self._keys = plain._keys
+        self._wall_ms = plain._wall_ms
+        self._compress_over = plain._compress_over
+        self._names = plain._names
+
+    def _encode(
+        self, sends: Sequence[PendingSend], messages: list[Message], queue_id: int, ids: Sequence[str], born_ms: list[int]
+    ) -> tuple[bytes, list[int]]:
+        home, room = home_properties(messages[0].topic, queue_id, self.began), TIMER_TOPIC.encode()
+        heads = [home + pending.timer for pending in sends for _ in range(pending.count)]
+        waiting = [RoomMessage(message, room, head) for message, head in zip(messages, heads, strict=True)]
+        return encode_messages(waiting, 0, ids, born_ms, self._compress_over)

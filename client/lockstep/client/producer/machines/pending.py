@@ -60,6 +60,7 @@ class PendingSend:
         "records",
         "route",
         "ticket",
+        "timer",
         "version",
         "waiter",
     )
@@ -108,6 +109,8 @@ class PendingSend:
         """The queue in which it waits, or in whose frame it is."""
         self.parts: tuple[PendingSend, ...] = ()
         """The parts into which it was split. It is then in no queue itself."""
+        self.timer = b""
+        """The property of a message that is to wait, as it is stored: how long, or until when."""
         self.ticket = 0
         """Its position in the FIFO in which it waits (SendFifo)."""
 
@@ -156,7 +159,7 @@ class PendingSend:
                 [self.places[position] for position in own],
             )
             part.message_ids = None if ids is None else [ids[position] for position in own]
-            part.alone, part.version, part.queue = self.alone, self.version, self.queue
+            part.alone, part.version, part.queue, part.timer = self.alone, self.version, self.queue, self.timer
             part.failed, part.may_be_stored = self.failed, self.may_be_stored
             parts[found] = part
         self.parts = tuple(parts.values())

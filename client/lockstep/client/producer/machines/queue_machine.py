@@ -56,6 +56,7 @@ from lockstep.client.producer.machines.send_buffer import SendBuffer
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult
+from lockstep.client.producer.waiting import timer_result
 from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import (
     BrokerError,
@@ -431,7 +432,8 @@ class QueueMachine:
             self._latencies.responded(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self.stalled = not self.broker.up
-        result = FrameResult(STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes, frame.ids)
+        place = STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes, frame.ids
+        result = FrameResult(*place) if self._encoder.room is None else timer_result(place, frame.sends, get("storeTimestamp"))
         self.effects.append(Complete(frame, result))
         self.run_at_ms = 0 if self._buffer else NEVER_MS
 
@@ -458,6 +460,12 @@ class QueueMachine:
             self._buffer.put_back(frame.sends)
             self._keyed_wait = KeyedWait(version, now_ms + KEYED_RETRY_MS, error)
             return version
+        elif isinstance(error, LayoutStaleError) and self._encoder.room is not None:
+            # The topic was deleted and created again. The frame is certainly not stored, see above.
+            self.effects.append(RefreshRoute())
+            self._unseal(frame)
+            self._buffer.put_back(frame.sends)
+            self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
         elif isinstance(error, MessageIllegalError) and not frame.unknown and len(singles := frame.singles()) > 1:
             self._unseal(frame)
             self._backoff.refusals = 0

@@ -1,0 +1,77 @@
+"""Messages that wait before consumers receive them: the arguments `delay` and `deliver_at` of a send, and what its result knows."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.result import FrameResult, SendStatus
+from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.messages.properties import NAME_END, TIMER_DELAY_MS, TIMER_DELIVER_MS
+from lockstep.protocol.messages.recall import RecallHandle
+from lockstep.protocol.messages.rooms import TIMER_MS_MAX
+from lockstep.protocol.topics.queue import MessageQueue
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+class TimerResult(FrameResult):
+    """The position of a stored frame of messages that wait."""
+
+    __slots__ = ("room_offset", "store_ms", "timers")
+    room_offset: int
+    """The offset of the first message in the room; −1 if it is not known."""
+    store_ms: int
+    timers: list[bytes]
+    """The property by which each message waits."""
+
+    def handle(self, index: int) -> str:
+        """Return the recall handle of one message; empty if its place in the room is not known."""
+        if self.room_offset < 0:
+            return ""
+        name, _, value = self.timers[index].partition(NAME_END.encode())
+        due_ms = self.store_ms + int(value) if name == TIMER_DELAY_MS.encode() else int(value)
+        handle = RecallHandle(self.queue.topic, self.queue.broker_name, due_ms, self.ids[index], self.room_offset + index)
+        return handle.encode()
+
+
+def timer_result(
+    place: tuple[SendStatus, MessageQueue, int, int, str, Sequence[int], Sequence[str]], sends: Sequence[PendingSend], store_ms: Any
+) -> TimerResult:
+    """Return the result of a stored frame of timers. `place` has the arguments of FrameResult: the offset is that in the room."""
+    status, queue, offset, _, _, sizes, ids = place
+    result = TimerResult(status, queue, -1, -1, "", sizes, ids)
+    result.room_offset = offset if type(store_ms) is int else -1
+    result.store_ms = store_ms
+    result.timers = [pending.timer for pending in sends for _ in range(pending.count)]
+    return result
+
+
+def timer_of(delay: timedelta | None, deliver_at: datetime | None) -> bytes:
+    """Return the property by which a message waits. Raise LocalProtocolError if the argument is invalid.
+
+    `delay` or `deliver_at` is given.
+    """
+    if delay is not None and deliver_at is not None:
+        raise LocalProtocolError("delay and deliver_at are both given: give one of them")
+    if deliver_at is not None:
+        if not isinstance(deliver_at, datetime):
+            raise LocalProtocolError(f"deliver_at is a {type(deliver_at).__name__}: expected a datetime.datetime with a time zone")
+        if deliver_at.tzinfo is None or deliver_at.utcoffset() is None:
+            raise LocalProtocolError(
+                f"deliver_at {deliver_at} has no time zone, so it names no moment: deliver_at.astimezone() has the zone of this machine"
+            )
+        return _property(TIMER_DELIVER_MS, max(1, -((_EPOCH - deliver_at) // _MS)))
+    if not isinstance(delay, timedelta):
+        raise LocalProtocolError(f"delay {delay!r}: expected a datetime.timedelta, such as timedelta(seconds=5)")
+    if delay < _MS:
+        raise LocalProtocolError(f"delay {delay}: expected a millisecond or more; leave it out for a message without a delay")
+    whole, rest = divmod(delay, _MS)
+    return _property(TIMER_DELAY_MS, whole + bool(rest))
+
+
+def _property(name: str, value_ms: int) -> bytes:
+    if value_ms > TIMER_MS_MAX:
+        raise LocalProtocolError(f"{value_ms} ms: at most {TIMER_MS_MAX}")
+    return f"{name}{NAME_END}{value_ms}".encode()
