@@ -26,6 +26,7 @@ MODULES = (
     "why",
     "top",
     "delays",
+    "timer",
     "store",
     "broker",
     "replica",

@@ -21,11 +21,12 @@ from lockstep.dashboard.documents import answer_document, document, error_status
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
 from lockstep.dashboard.known_copies import KnownCopies
 from lockstep.dashboard.message_page import MessagePage
-from lockstep.dashboard.message_search import MessageSearch
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.queues import ShownGroup, shown_group
 from lockstep.dashboard.render import BASE, PART, Static, Templates
-from lockstep.dashboard.searches import Searches
+from lockstep.dashboard.search.message_search import MessageSearch
+from lockstep.dashboard.search.searches import Searches
+from lockstep.dashboard.search.waiting_page import TimersPage
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.dashboard.why_page import Question, question_of
 from lockstep.operations.admin_client import AdminClient
@@ -120,6 +121,7 @@ class Dashboard:
             Route("/topics/{topic}", self._topic),
             Route("/topics/{topic}/messages", self._topic_messages),
             Route("/topics/{topic}/tail", self._topic_tail),
+            Route("/topics/{topic}/waiting", self._waiting),
             Route("/messages", self._find_message),
             Route("/messages/{id}", self._message),
             Route("/messages/{id}/body", self._message_body),
@@ -129,6 +131,7 @@ class Dashboard:
             Route("/groups/{group}/dead", self._dead),
             Route("/groups/{group}/parked", self._parked),
             Route("/delays", self._delays),
+            Route("/delays/waiting", self._waiting),
             Route("/settings", self._settings),
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
@@ -209,6 +212,14 @@ class Dashboard:
     async def _topic_tail(self, request: Request) -> Response:
         values = await self._tails.of_topic(session_of(request).admin, request.path_params["topic"], request.query_params)
         return self._page(request, "tail.html", values, 404 if values["missing"] else 200)
+
+    async def _waiting(self, request: Request) -> Response:
+        if PART in request.headers:
+            return self._page(request, BASE, {})
+        admin = session_of(request).admin
+        async with admin.keep_connections():
+            values = await TimersPage(admin, self._searches).list(request.path_params.get("topic"), request.query_params)
+        return self._page(request, "waiting.html", values, 503 if values["busy"] else 404 if values["missing"] else 200)
 
     async def _find_message(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()

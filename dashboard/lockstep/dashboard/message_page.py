@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from starlette.responses import PlainTextResponse, Response
 
 from lockstep.dashboard.messages import Messages
-from lockstep.dashboard.searches import BusyError, Searches
+from lockstep.dashboard.search.searches import BusyError, Searches
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages.find import Found
 from lockstep.operations.messages.message_query import brokers_to_search, find_by_id

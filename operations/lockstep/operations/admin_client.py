@@ -37,6 +37,7 @@ from lockstep.protocol.bodies import (
     SettingChanges,
     TopicOffsets,
     TopicRoute,
+    WaitingPage,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
@@ -58,6 +59,7 @@ from lockstep.protocol.headers.clients import (
     GroupStatusHeader,
 )
 from lockstep.protocol.headers.offsets import (
+    ListWaitingHeader,
     OffsetReply,
     QueryMessageHeader,
     QueryMessageReply,
@@ -74,6 +76,7 @@ from lockstep.protocol.headers.routes import (
     HoldWritesHeader,
     HoldWritesReply,
 )
+from lockstep.protocol.headers.send import RecallMessageHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.names import READER_GROUP
 from lockstep.protocol.responses import checked, pulled
@@ -372,6 +375,14 @@ class AdminClient:
         """Search a part of one broker's log. Return how far the search came, and the records that were found, the newest first."""
         response = await self.request(broker, RequestCode.QUERY_MESSAGE, header)
         return from_plain(QueryMessageReply, response.fields), bytes(response.body)
+
+    async def list_waiting(self, broker: BrokerAddress, header: ListWaitingHeader) -> WaitingPage:
+        """Return messages that wait at one broker for any delay or until a time of day, in the order in which they are due."""
+        return decode_body(WaitingPage, (await self.request(broker, RequestCode.LIST_WAITING, header)).body)
+
+    async def recall(self, broker: BrokerAddress, topic: str, handle: str) -> None:
+        """Take back a message that waits. Raise TooLateToRecallError if it does not, and QueryNotFoundError if there is no such message."""
+        await self.request(broker, RequestCode.RECALL_MESSAGE, RecallMessageHeader(topic, handle))
 
     async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
         """Return the stored record at a position of one broker's log."""

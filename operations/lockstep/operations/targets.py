@@ -62,6 +62,30 @@ def parse_period(since: str | None, until: str | None, now_ms: int) -> tuple[int
     return since_ms, until_ms
 
 
+def parse_due(option: str, text: str, now_ms: int) -> int:
+    """Return the time that an option names in ms since 1970: a duration from now, an ISO 8601 time, or a time of day, the next one.
+
+    Raise ConfigError for other text, and for times before 1970 or after the year 9999.
+    """
+    text = text.strip()
+    number = NUMBER.fullmatch(text)
+    if number is not None and number[2]:
+        time_ms = now_ms + int(number[1]) * UNITS_S[number[2]] * 1_000
+    elif (day_ms := _ms_of_day(text)) is not None:
+        time_ms = now_ms + (day_ms - now_ms) % DAY_MS
+    else:
+        target = _parse(text, now_ms)
+        if target is None or target.kind != "time":
+            hint = time_hint(target.value) if target is not None and target.kind == "offset" else ""
+            raise ConfigError(
+                f"{option} {text[:80]!r}: expected a duration from now (90s, 30m, 2h, 7d), a time (2026-11-21T15:00:00Z) or a time of day "
+                f"(15:00, UTC; the next one){hint}"
+            )
+        time_ms = target.value
+    _check_time(option, text, time_ms, "leave it out")
+    return time_ms
+
+
 def time_hint(number: int) -> str:
     """Return a clause, after a semicolon, if a number that is taken for an offset looks like a time; otherwise nothing."""
     for unit, factor in SINCE_1970.items():

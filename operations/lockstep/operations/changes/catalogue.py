@@ -14,6 +14,7 @@ from lockstep.operations.changes.replay import DeadLetterReplay
 from lockstep.operations.changes.replica_forget import ReplicaForget
 from lockstep.operations.changes.replica_promote import ReplicaPromote
 from lockstep.operations.changes.send import MessageSend
+from lockstep.operations.changes.timer_recall import TimerRecall
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_delete import TopicDelete
@@ -27,6 +28,7 @@ CHANGES: tuple[type[Operation], ...] = (
     TopicDelete,
     TopicForgetDeleted,
     MessageSend,
+    TimerRecall,
     GroupReset,
     GroupClone,
     GroupForget,

@@ -1,11 +1,12 @@
-"""Messages that wait in a delay queue: where they go, and when. Pure."""
+"""Messages that wait in a delay queue or in the room of timers: where they go, and when. Pure."""
 
 from dataclasses import dataclass
 
 from lockstep.protocol.delays import queue_delay_ms
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.messages.properties import REAL_QID, REAL_TOPIC, RETRY_TOPIC
-from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.messages.rooms import due_of_code, read_timer
+from lockstep.protocol.names import SCHEDULE_TOPIC, WAITING_TOPICS
 from lockstep.protocol.topics.queue import MessageQueue
 
 
@@ -16,18 +17,22 @@ class WaitingMessage:
     queue: MessageQueue
     """The queue to which it goes: of its own topic, or of a group's retry topic."""
     due_ms: int
-    """When, in ms since 1970: its delay after it was stored. A broker whose clock was set since delivers it by the corrected time."""
+    """When, in ms since 1970: its delay after it was stored, or its time of day. A broker whose clock was set since delivers it by the
+    corrected time."""
 
 
 def waiting_of(message: MessageExt) -> WaitingMessage | None:
     """Return where a message goes and when, or None if it does not wait. Brokers return the records of those that wait only."""
-    if message.stored_topic != SCHEDULE_TOPIC:
+    if message.stored_topic not in WAITING_TOPICS:
         return None
     properties = message.all_properties
     number = properties.get(REAL_QID, "")
     queue_id = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
-    queue = MessageQueue(properties.get(REAL_TOPIC, SCHEDULE_TOPIC), message.broker_name, queue_id)
-    return WaitingMessage(queue, message.stored_ms + queue_delay_ms(message.queue_id))
+    queue = MessageQueue(properties.get(REAL_TOPIC, message.stored_topic), message.broker_name, queue_id)
+    if message.stored_topic == SCHEDULE_TOPIC:
+        return WaitingMessage(queue, message.stored_ms + queue_delay_ms(message.queue_id))
+    timer = read_timer(message.stored_properties)
+    return WaitingMessage(queue, message.stored_ms if timer is None else due_of_code(timer.code(message.stored_ms)))
 
 
 def home_queue(message: MessageExt) -> MessageQueue:

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from lockstep.dashboard.messages import Messages
-from lockstep.dashboard.searches import BusyError, Searches
+from lockstep.dashboard.search.searches import BusyError, Searches
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages.find import OFFSET_MAX, Criteria, Found, check_key, find_key, format_positions, parse_positions
 from lockstep.operations.messages.newest_first import parse_place
