@@ -98,6 +98,7 @@ READERS: dict[int, Callable[[Frame, Frame], Given]] = {
     RequestCode.PULL_MESSAGE: _of_member,
     RequestCode.SEND_RECORDS: _send,
     RequestCode.SEND_MESSAGE: _send,
+    RequestCode.RECALL_MESSAGE: _send,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.DEAD_LETTER: _of_member,
     RequestCode.PARK: _of_member,

@@ -43,6 +43,17 @@ class SendOutcome(Enum):
     UNKNOWN = "unknown"
 
 
+class RecallOutcome(Enum):
+    """The outcome of a recall, as its producer got it."""
+
+    RECALLED = "recalled"
+    TOO_LATE = "too late"
+    NOT_FOUND = "not found"
+    REFUSED = "refused"
+    """For another reason."""
+    UNKNOWN = "unknown"
+
+
 class ItemVerdict(Enum):
     """The response of a broker to one item with an epoch or an offset."""
 

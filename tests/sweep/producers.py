@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Coroutine
 from random import Random
+from typing import Any
 
 from lockstep.client import BatchSendError, LockstepError, Message, Outcome, Producer, SendError, SendResult
 from lockstep.client.producer.config import Require
@@ -13,6 +15,7 @@ from sweep.compressed import make_large_body
 from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
 from sweep.history import QueueKey, SendOutcome
 from sweep.settings import TOPIC
+from sweep.timers import TimerWorkload, Wait
 from sweep.universe import Main, Universe
 
 LEVELS = (1, 1, 2, 2, 3, 4)
@@ -33,6 +36,7 @@ class Sender:
         self._extra = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/delayed")
         self._terms = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/terms")
         self._sizes = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sizes")
+        self._timers = TimerWorkload(universe, producer)
         self._sent: Counter[str] = Counter()
         self._tasks = Tasks(universe.task_failed)
 
@@ -42,6 +46,8 @@ class Sender:
             roll = random.random()
             if setting.delayed_share and self._extra.random() < setting.delayed_share:
                 coroutine = self._delayed(self._key() if self._extra.random() < 0.5 else None)
+            elif setting.timer_share and self._timers.is_next():
+                coroutine = self._waiting(self._timers.draw())
             elif roll < setting.unkeyed_share:
                 coroutine = self._one(None)
             elif roll < setting.unkeyed_share + setting.batch_share:
@@ -60,14 +66,15 @@ class Sender:
         topics = self._universe.setting.topics
         return topics[0] if len(topics) == 1 else self._random.choice(topics)
 
-    def _message(self, key: str | None, topic: str, delay_level: int = 0) -> Message:
+    def _message(self, key: str | None, topic: str, *waits: int) -> Message:
+        """Return the next message. `waits`: the facts of SendBegan by which it waits."""
         name = key or f"{self._name}-any"
         self._sent[name] += 1
         body = f"{name}/{self._sent[name]}".encode()
         if self._sizes.random() < self._universe.setting.large_share:
             body = make_large_body(body, self._sizes)
         tags = "B" if self._random.random() < self._universe.setting.tag_b_share else "A"
-        self._universe.history.append(SendBegan(*self._universe.origin(), body, key, topic, tags, delay_level))
+        self._universe.history.append(SendBegan(*self._universe.origin(), body, key, topic, tags, *waits))
         if not self._universe.calm and self._extra.random() < self._universe.setting.poison_share:
             self._universe.poison[body] = None
         return Message(topic, body, tags=tags, sharding_key=key)
@@ -94,15 +101,20 @@ class Sender:
     async def _batch(self, keys: list[str]) -> None:
         topic = self._topic()
         messages, require = [self._message(key, topic) for key in keys], self._require()
-        try:
-            results: list[SendResult | Exception] = list(await self._producer.send_batch(messages, require=require))
-        except BatchSendError as error:
-            results = list(error.results)
-        except LockstepError as error:
-            results = [error for _ in messages]
-        for message, result in zip(messages, results, strict=True):
+        for message, result in zip(messages, await results_of(self._producer.send_batch(messages, require=require), messages), strict=True):
             if isinstance(result, SendResult):
                 self._acked(message, result, require)
+            else:
+                self._failed(message, result)
+
+    async def _waiting(self, wait: Wait) -> None:
+        """Send messages that wait. Keyed ones have queues by their keys, but no place in the order of a key."""
+        topic, require, facts = self._topic(), self._require(), (0, 0 if wait.deliver_ms else wait.delay_ms, wait.deliver_ms)
+        messages = [self._message(self._key() if wait.keyed else None, topic, *facts) for _ in range(wait.count)]
+        sending = self._timers.send(messages, wait, require)
+        for message, result in zip(messages, await results_of(sending, messages), strict=True):
+            if isinstance(result, SendResult):
+                self._timers.acked(message, result, wait, require, self._tasks)
             else:
                 self._failed(message, result)
 
@@ -121,6 +133,16 @@ class Sender:
         self._universe.history.append(
             SendFailed(*self._universe.origin(), bytes(message.body), outcome, f"{type(error).__name__}: {error}")
         )
+
+
+async def results_of(sending: Coroutine[Any, Any, list[SendResult]], messages: list[Message]) -> list[SendResult | Exception]:
+    """Return the result of each message of a batch, or its error."""
+    try:
+        return list(await sending)
+    except BatchSendError as error:
+        return list(error.results)
+    except LockstepError as error:
+        return [error for _ in messages]
 
 
 def producer_main(universe: Universe) -> Main:

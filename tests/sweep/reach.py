@@ -6,7 +6,7 @@ from functools import partial
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
-from sweep.checkers import copies, delays, handover
+from sweep.checkers import copies, delays, handover, timers
 from sweep.checkers.facts import Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
@@ -26,10 +26,11 @@ from sweep.events.elections import RegisterSeen
 from sweep.events.locks import ClassicLocked, ClassicUnlocked, LeaveSent, LockGranted, SessionBound
 from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopped
 from sweep.events.parks import ParkControlSent, ParkEndResponded, ParkResponded
+from sweep.events.producers import RecallEnded, SendBegan
 from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
-from sweep.events.sends import DeadLetterResponded, DelayedSendWritten, FrameResponded, SendBackResponded
+from sweep.events.sends import DeadLetterResponded, DelayedSendWritten, FrameResponded, SendBackResponded, TimersWritten
 from sweep.events.universe import BrokerOpened, CopyStored, Fault, MessageStored, PauseBegan, ProcessEnded, ServerFailed
-from sweep.history import CallResult, E, History, ItemVerdict, PlaceReached, QueueKey
+from sweep.history import CallResult, E, History, ItemVerdict, PlaceReached, QueueKey, RecallOutcome
 from sweep.journal import LogRecorder
 
 Count = Callable[[History, LogRecorder], int]
@@ -214,6 +215,35 @@ def _partly_done(history: History) -> int:
 def _delivered(history: History) -> int:
     delayed = {event.body: None for event in history.of(DelayedSendWritten)}
     return sum(stored.body in delayed for stored in history.of(MessageStored))
+
+
+def _timers_delivered(history: History, *, of_day: bool) -> int:
+    waits = {began.body for began in history.of(SendBegan) if (began.deliver_ms if of_day else began.delay_ms)}
+    return sum(stored.body in waits for stored in history.of(MessageStored))
+
+
+def _recalls(outcome: RecallOutcome, *, forged: bool = False) -> Count:
+    return _events(RecallEnded, lambda ended: ended.outcome is outcome and ended.forged == forged)
+
+
+def _recalled_again(history: History) -> int:
+    """Count recalls that returned for a message whose recall had returned before."""
+    ended = [event.body for event in history.of(RecallEnded) if event.outcome is RecallOutcome.RECALLED]
+    return len(ended) - len(set(ended))
+
+
+def _timers_over_a_start(history: History) -> int:
+    """Count timers that were sent before a start of their broker, and delivered after it."""
+    opened: dict[str, list[float]] = {}
+    for event in history.of(BrokerOpened):
+        opened.setdefault(event.broker, []).append(event.t)
+    sent = {body: frame for frame in history.of(TimersWritten) for body in frame.bodies}
+    found = 0
+    for stored in history.of(MessageStored):
+        frame = sent.get(stored.body)
+        if frame is not None and stored.stored_t is not None and frame.queue.broker == stored.queue.broker:
+            found += any(frame.t < t < stored.stored_t for t in opened.get(stored.queue.broker, ()))
+    return found
 
 
 def _moved_to_another_client(history: History, *, renewed: bool) -> int:
@@ -434,6 +464,17 @@ REACH: dict[str, Count] = {
     "response to a delayed send lost": _lost("a delayed send"),
     "possible duplicate: delayed": _computed(delays.possible_duplicates),
     "possible duplicate: copy": _computed(copies.possible_duplicates),
+    "timer with a delay delivered": _computed(partial(_timers_delivered, of_day=False)),
+    "timer with a time of day delivered": _computed(partial(_timers_delivered, of_day=True)),
+    "timer delivered after a start": _computed(_timers_over_a_start),
+    "timer dropped with its topic": _logged("delay.destination_gone"),
+    "response to a send of timers lost": _lost("a send of timers"),
+    "response to a recall lost": _lost("a recall"),
+    "possible duplicate: timer": _computed(timers.possible_duplicates),
+    "timer recalled": _recalls(RecallOutcome.RECALLED),
+    "timer recalled again": _computed(_recalled_again),
+    "timer recalled too late": _recalls(RecallOutcome.TOO_LATE),
+    "recall with a forged handle refused": _recalls(RecallOutcome.NOT_FOUND, forged=True),
     "concurrent queue handed over": _computed(partial(_moved_to_another_client, renewed=False)),
     "generation changed at a hand-over": _computed(partial(_moved_to_another_client, renewed=True)),
     # broadcasting groups

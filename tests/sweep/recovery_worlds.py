@@ -79,6 +79,7 @@ RECOVERY: Mapping[str, World] = {
             "segment_bytes": (8 << 10,),
             "log_bytes_max": (8 << 10, 24 << 10),
             "snapshot_interval_ms": (1_000, 15_000, 25_000),
+            **{"timer_share": (0.0, 0.0, 0.1), "recall_share": (0.3,)},
             "send_every_s": (0.03, 0.06),
             "exile": (False,),
             "fault_every_s": (3.0, 6.0),

@@ -9,6 +9,7 @@ _SETTINGS: Mapping[str, tuple[object, ...]] = {
     **{"concurrent": (False, True), "written_share": (0.0, 0.0, 0.1), "send_every_s": (0.08, 0.15, 0.3), "creators": (1,)},
     **{"segment_bytes": (16 << 10, 32 << 10, 256 << 10), "snapshot_interval_ms": (2_000, 10_000), "late_chance": (0.0, 0.001)},
     **{"fault_every_s": (0.7, 1.5, 3.0), "storm_s": (25.0, 40.0), "tail_bytes": (2_000, 16_000)},
+    **{"timer_share": (0.0, 0.0, 0.2), "recall_share": (0.3,)},
 }
 
 _ELECTED: Mapping[str, tuple[object, ...]] = {

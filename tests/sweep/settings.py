@@ -144,6 +144,10 @@ class Setting:
     """The limit of concurrent calls; a longer one is sent back."""
     delayed_share: float = 0.0
     """The share of sends with a delay level."""
+    timer_share: float = 0.0
+    """The share of sends with a delay of any length, or until a time of day; a third of them are small batches."""
+    recall_share: float = 0.0
+    """The share of their acknowledged messages that are recalled, before they are due or too late, some with a forged handle."""
     stubborn_share: float = 0.0
     """The share of calls that swallow their cancellation and continue."""
 
@@ -252,6 +256,14 @@ READING: Mapping[str, tuple[object, ...]] = {
 }
 """The further choices of a universe with pull consumers."""
 READERS_SHARE = 0.2
+"""The share of the swarm's seeds that have some."""
+
+TIMERS: Mapping[str, tuple[object, ...]] = {
+    "timer_share": (0.05, 0.15),
+    "recall_share": (0.1, 0.4),
+}
+"""The further choices of a universe with timers."""
+TIMERS_SHARE = 0.12
 """The share of the swarm's seeds that have some."""
 
 USERS: Mapping[str, int] = {"lose_sub": 3, "lose_pub": 1, "remove_user": 1, "rotate_password": 2, "intrude": 3}

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from lockstep.broker.app import Broker
+from lockstep.broker.tables.timer_table import TIMES_OF_DAY
 from lockstep.protocol.delays import format_delay, queue_delay_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
@@ -13,6 +14,9 @@ from sweep.universe import Universe
 SENDS_HEAL_S = 10.0
 """A send that begins this long after the calm must be acknowledged."""
 PRECEDING = "PrecedingSendError"
+OFFSETS_END = 1 << 48
+SOON_MS = 60_000
+"""A timer that is due later does not count as pending in the calm."""
 
 
 def check_sends_recover(universe: Universe, calm_s: float) -> None:
@@ -52,7 +56,21 @@ def unconsumed(universe: Universe) -> list[str]:
             found += _not_consumed(broker, READERS, (TOPIC,))
         if universe.setting.delayed_share or universe.setting.concurrent:
             found += _not_delivered(broker)
+        if universe.setting.timer_share:
+            found += _waiting_timers(universe, broker)
     return found
+
+
+def _waiting_timers(universe: Universe, broker: Broker) -> list[str]:
+    """Return the number of timers that are due, or will be soon. A clock that was set makes times of day far."""
+    name, timers, store = broker.config.name, broker.state.timers, broker._store
+    if store is None:
+        return []
+    now_ms, wall_ms = store.now_ms(), int(universe.machine(universe.brokers[name]).wall_s() * 1_000)
+    clock_ms = {TIMES_OF_DAY: min(now_ms, wall_ms)}
+    waiting = [timer for part in timers.below(OFFSETS_END) for timer in part]
+    soon = sum(timers.present_ms(timer) - clock_ms.get(timer.era, now_ms) < SOON_MS for timer in waiting)
+    return [f"{name}: {soon} of {len(timers)} timers are due"] if soon else []
 
 
 def _not_consumed(broker: Broker, group: str, topics: Iterable[str]) -> list[str]:

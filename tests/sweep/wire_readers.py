@@ -237,7 +237,10 @@ def _send_records(frame: Frame) -> Events:
     layout = None if counter is None or writer is None else (counter, writer)
     sequence = (fields.get("partition", 0), fields.get("producerEpoch", 0), fields.get("firstSequence", 0))
     facts = bodies, layout, fields.get("producerId"), sequence, fields.get("durable")
-    yield from _keep(frame, frame.sent(sends.FrameWritten, queue, *facts))
+    if fields.get("room") is None:
+        yield from _keep(frame, frame.sent(sends.FrameWritten, queue, *facts))
+    else:
+        yield from _keep(frame, frame.sent(sends.TimersWritten, queue, *facts, fields.get("began", 0)))
     if compressed:
         yield PlaceReached(*frame.client, "compressed bodies sent", f"{compressed} of {len(bodies)}")
 
@@ -257,9 +260,23 @@ def _send_response(frame: Frame, request: Frame) -> Events:
     queue = sent.queue
     if request.command.code == RequestCode.SEND_MESSAGE and "queueId" in fields:
         queue = queue._replace(queue=fields["queueId"])
-    request.lost = "a send" if frame.ok else ""
     offset, position = (fields.get("queueOffset", -1), fields.get("physicalOffset", -1)) if frame.ok else (-1, -1)
-    yield frame.responded(sends.FrameResponded, request, queue, frame.command.code, offset, position)
+    facts = frame.command.code, offset, position, fields.get("storeTimestamp", 0) if frame.ok else 0
+    if isinstance(sent, sends.TimersWritten):
+        request.lost = "a send of timers" if frame.ok else ""
+        yield frame.responded(sends.TimersResponded, request, queue, *facts)
+    else:
+        request.lost = "a send" if frame.ok else ""
+        yield frame.responded(sends.FrameResponded, request, queue, *facts)
+
+
+def _recall(frame: Frame) -> Events:
+    yield from ()
+
+
+def _recall_response(frame: Frame, request: Frame) -> Events:
+    request.lost = "a recall" if frame.ok else ""
+    yield sends.RecallResponded(*frame.server, frame.link.broker, frame.link.client.number, frame.command.code)
 
 
 def _send_back(frame: Frame) -> Events:
@@ -380,6 +397,7 @@ REQUESTS: dict[int, tuple[Callable[[Frame], Events], ReadResponse | None]] = {
     RequestCode.PULL_MESSAGE: (_pull, _pull_response),
     RequestCode.SEND_RECORDS: (_send_records, _send_response),
     RequestCode.SEND_MESSAGE: (_send_message, _send_response),
+    RequestCode.RECALL_MESSAGE: (_recall, _recall_response),
     RequestCode.CONSUMER_SEND_MSG_BACK: (_send_back, _answered("SEND_MSG_BACK", sends.SendBackResponded)),
     RequestCode.DEAD_LETTER: (_dead_letter, _answered("DEAD_LETTER", sends.DeadLetterResponded)),
     RequestCode.PARK: (_park, _answered("PARK", parks.ParkResponded, parks.ParkReceived)),

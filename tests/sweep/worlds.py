@@ -23,6 +23,8 @@ from sweep.settings import (
     READERS_SHARE,
     READING,
     RETURNS,
+    TIMERS,
+    TIMERS_SHARE,
     TOPIC,
     USERS,
     USERS_SHARE,
@@ -339,6 +341,19 @@ WORLDS: Mapping[str, World] = {
             "exile": (False,),
         },
     ),
+    "timers": World(
+        {
+            **{"kill_broker": 3, "power_broker": 3, "stop_broker": 1, "kill_at_write": 2, "power_at_write": 2, "power_twice": 1},
+            **{"wall_step": 5, "wall_jump": 1, "drift": 1, "slow_disk": 1, "pause_broker": 1, "delete_topic": 2},
+            **{"cut_at_timer": 5, "reset": 1, "partition": 1, "kill_producer": 1, "kill_consumer": 1, "stop_consumer": 1},
+        },
+        {
+            **{"timer_share": (0.2, 0.5), "recall_share": (0.2, 0.6), "concurrent": (True,), "topics": ((TOPIC, RETURNS),)},
+            **{"consumers": (2, 3), "queues": (1, 3), "creators": (1,), "send_every_s": (0.1, 0.2, 0.4), "unkeyed_share": (0.1, 0.3)},
+            **{"segment_bytes": (16 << 10, 64 << 10, 1 << 20), "snapshot_interval_ms": (2_000, 10_000, 60_000)},
+            **{"exile": (False,), "fault_every_s": (1.0, 2.0, 5.0), "storm_s": (60.0, 60.0, 90.0)},
+        },
+    ),
     "retention": World(
         {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
@@ -349,6 +364,7 @@ WORLDS: Mapping[str, World] = {
             "long_share": (0.03, 0.1),
             "send_every_s": (0.03, 0.06),
             "queues": (1, 2),
+            **{"timer_share": (0.0, 0.1), "recall_share": (0.3,)},
         },
     ),
     "purge": World(
@@ -496,6 +512,8 @@ NOT_IN_A_SWARM = (
     "first_sends",
     "wall_glitch",
     "wall_set",
+    "wall_step",
+    "cut_at_timer",
     "copy_store",
     "strange_layouts",
     "take_name",
@@ -562,6 +580,8 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
         drawn["concurrent"] = die("concurrent").random() < CONCURRENT_SHARE
         drawn["broadcast"] = die("broadcast").random() < BROADCAST_SHARE
         drawn["readers"] = die("readers").random() < READERS_SHARE
+        if die("timers").random() < TIMERS_SHARE:
+            drawn |= {key: die(key).choice(choices) for key, choices in TIMERS.items()}
         if die("users").random() < USERS_SHARE:
             drawn["users"] = True
             faults |= USERS

@@ -11,7 +11,7 @@
 | O7 how fast a queue moves | handover | R7 delivered messages remain | log |
 | O8 one message at each place, permanently | log | R9 the result of a send is true | sends |
 | C1 concurrent progress | concurrent | C2 tries, dead letters | copies, dead_letters |
-| D1 delays | delays | R5 of concurrent groups | concurrent |
+| D1 delays | delays, timers | R5 of concurrent groups | concurrent |
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
 | K1–K3 order and progress by key | lanes | P-K1–P-K3 parked keys | parks |
@@ -19,7 +19,7 @@
 | a server ends only for a known cause | services | T1 every stored message is in the layout | layouts |
 | R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
 | U1–U5 what users get | access | M1–M5 copies of a log | replicas |
-| M6–M11 elections of masters | elections | | |
+| M6–M11 elections of masters | elections | W1, W2 recalls | timers |
 
 R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is not a law
 of one history: tests/sim/test_limits.py.
@@ -56,6 +56,7 @@ from sweep.checkers import (
     starts,
     steps,
     subscriptions,
+    timers,
 )
 from sweep.checkers.violation import Violation
 from sweep.history import History
@@ -86,6 +87,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "copies": copies.check,
     "dead_letters": dead_letters.check,
     "delays": delays.check,
+    "timers": timers.check,
     "broadcast": broadcast.check,
     "readers": readers.check,
     "access": access.check,

@@ -1,7 +1,7 @@
 """Facts about concurrent groups for several checkers: the message of each send back, how often each was requested, wall clocks."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
@@ -58,13 +58,13 @@ class Walls:
     """A running broker never follows a wall clock that is right again within this time."""
 
     def __init__(self, history: History) -> None:
-        self._jumps: dict[str, list[WallClockJumped]] = {}
+        self.jumps: dict[str, list[WallClockJumped]] = {}
+        """Machine → when its wall clock was set, in order."""
         self.wrong: dict[str, list[tuple[float, float]]] = {}
         """Machine → times (from, until) at which its wall clock differed from its initial setting."""
         ahead: dict[str, float] = {}
         for jump in history.of(WallClockJumped):
-            if jump.jump_s > 0:
-                self._jumps.setdefault(jump.machine, []).append(jump)
+            self.jumps.setdefault(jump.machine, []).append(jump)
             before = ahead.get(jump.machine, 0.0)
             ahead[jump.machine] = before + jump.jump_s
             times = self.wrong.setdefault(jump.machine, [])
@@ -78,4 +78,8 @@ class Walls:
         machine had been off: only the wall clock shows for how long. Within one boot only the boot clock counts.
         """
         within = [life for life in boots if since <= life.opened_t <= until]
-        return max((sum(jump.jump_s for jump in self._jumps.get(at.machine, ()) if jump.t <= at.opened_t) for at in within), default=0.0)
+        return max((sum(max(0.0, jump.jump_s) for jump in self._jumps(at)) for at in within), default=0.0)
+
+    def _jumps(self, life: Life) -> Iterator[WallClockJumped]:
+        """Yield the jumps before a broker opened its port."""
+        return (jump for jump in self.jumps.get(life.machine, ()) if jump.t <= life.opened_t)

@@ -7,26 +7,16 @@ stored twice, which is allowed, counted and bounded.
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, LEVELS_MS
-from sweep.checkers.concurrent_facts import SendBacks, Walls
-from sweep.checkers.facts import Brokers, Clocks
+from sweep.checkers.ages import DRIFT, LATE_S, MS, Ages, givings
+from sweep.checkers.concurrent_facts import SendBacks
+from sweep.checkers.facts import Brokers
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, process_name
-from sweep.events.consumers import CallBegan, ConcurrentCallBegan
+from sweep.events.consumers import ConcurrentCallBegan
 from sweep.events.producers import DelayedSendAcked
 from sweep.events.sends import DelayedSendResponded, DelayedSendWritten, SendBackSent
 from sweep.events.universe import MessageStored
-from sweep.history import Event, History, QueueKey
-
-LATE_S = 20.0
-"""The longest time from due to delivered, in the running time of its broker: its disk may be slow."""
-DRIFT = 0.025
-"""By how much the boot clocks of a universe differ from true time, at most: Setting.drift, with room."""
-START_S = 30.0
-"""The longest time of a broker from the reading of its log to its open port."""
-MS = 0.002
-"""Clocks count whole milliseconds."""
-STEP_S = 0.3
-"""The largest difference of store times from the wall clock, which is the only clock that counts over a boot."""
+from sweep.history import History
 
 
 def check(history: History) -> list[Violation]:
@@ -46,23 +36,14 @@ def delay_s(level: int) -> float:
     return LEVELS_MS[min(level, len(LEVELS_MS)) - 1] / 1000
 
 
-def _calls(history: History) -> list[tuple[Event, QueueKey, tuple[bytes, ...]]]:
-    """Return the calls of either kind with messages of users' topics, and their bodies."""
-    found: list[tuple[Event, QueueKey, tuple[bytes, ...]]] = []
-    found.extend((call, call.queue, tuple(body for _, body in call.messages)) for call in history.of(CallBegan))
-    for shared in history.of(ConcurrentCallBegan):
-        found += [(shared, shared.queue, tuple(each.body for each in shared.given if not each.retries))]
-    return found
-
-
 def _early(history: History) -> list[Violation]:
-    ages = _Ages(history)
+    ages = Ages(history)
     written: dict[tuple[bytes, str], DelayedSendWritten] = {}
     for event in history.of(DelayedSendWritten):
         written.setdefault((event.body, event.queue.broker), event)
     delayed = {body: None for body, _ in written}
     found = []
-    for call, queue, bodies in _calls(history):
+    for call, queue, bodies in givings(history):
         for body in bodies:
             if body not in delayed:
                 continue
@@ -83,14 +64,14 @@ def _late(history: History) -> list[Violation]:
     A send that is repeated may have been stored by its last write only: it is late if it is late for the last write that can
     have stored it.
     """
-    ages = _Ages(history)
+    ages = Ages(history)
     written: dict[tuple[str, bytes], list[DelayedSendWritten]] = {}
     for event in history.of(DelayedSendWritten):
         written.setdefault((event.queue.broker, event.body), []).append(event)
     found = []
     for stored in history.of(MessageStored):
         broker, waits = stored.queue.broker, written.get((stored.queue.broker, stored.body))
-        if waits is None or stored.stored_t is None or not _age_is_known(ages.walls, ages.brokers, broker, stored.stored_t):
+        if waits is None or stored.stored_t is None or not ages.is_known(broker, stored.stored_t):
             continue
         passed = [(wait, ages.passed_s(broker, wait.t, stored.stored_t)) for wait in waits]
         latest = [(wait, passed_s) for wait, passed_s in passed if delay_s(wait.level) <= passed_s + MS]
@@ -103,18 +84,8 @@ def _late(history: History) -> list[Violation]:
     return found
 
 
-def _age_is_known(walls: Walls, brokers: Brokers, broker: str, until: float) -> bool:
-    for boot in brokers.boots(broker):
-        if boot.opened_t > until:
-            break
-        for begin, end in walls.wrong.get(boot.machine, ()):
-            if begin < boot.opened_t and (end - begin > walls.GLITCH_S or boot.opened_t - START_S < end):
-                return False
-    return True
-
-
 def _retries_early(history: History) -> list[Violation]:
-    ages, backs = _Ages(history), SendBacks(history)
+    ages, backs = Ages(history), SendBacks(history)
     found = []
     for call in history.of(ConcurrentCallBegan):
         for each in call.given:
@@ -130,39 +101,6 @@ def _retries_early(history: History) -> list[Violation]:
                 text = f"{call.queue}: {each.body!r:.60} was given for its try {each.retries + 1} {early_s:.3f} s early"
                 found.append(Violation("D1", call.t, f"{text}: sent back at {requested[0].t:.3f}"))
     return found
-
-
-class _Ages:
-    """Measures the time that has passed at a broker: by its boot clock, which may drift; over a boot of its machine by true time."""
-
-    def __init__(self, history: History) -> None:
-        self.walls, self.brokers = Walls(history), Brokers(history)
-        self._clocks = Clocks(history)
-        self._boots = {broker: self.brokers.boots(broker) for broker in self.brokers.lives}
-
-    def passed_s(self, broker: str, since: float, until: float) -> float:
-        if self._booted(broker, since, until):
-            return until - since
-        return self._clocks.passed_s(_machine(self.brokers, broker), since, until)
-
-    def forward_s(self, broker: str, since: float, until: float) -> float:
-        return self.walls.forward_s(since, until, self._boots.get(broker, ()))
-
-    def unknown_s(self, broker: str, since: float, until: float) -> float:
-        """Return by how much the time that a broker measures may differ. It is 0 within one boot. Before the boot its stamps followed the
-        boot clock, perhaps since its first start; over the boot only the wall clock counts.
-        """
-        if not self._booted(broker, since, until):
-            return 0.0
-        return STEP_S + DRIFT * (until - min(since, *(life.opened_t for life in self.brokers.lives[broker])))
-
-    def _booted(self, broker: str, since: float, until: float) -> bool:
-        return any(since <= life.opened_t <= until for life in self._boots.get(broker, ()))
-
-
-def _machine(brokers: Brokers, broker: str) -> str:
-    lives = brokers.lives.get(broker)
-    return lives[0].machine if lives else ""
 
 
 def _lost(history: History) -> list[Violation]:

@@ -194,7 +194,7 @@ class _Finder:
         """Return when the first message of the call could be pulled."""
         body = call.messages[0][1]
         acked, began = self.messages.acked.get(body), self.messages.began.get(body)
-        if (began is not None and began.delay_level) or (acked is not None and acked.written):
+        if (began is not None and began.waits) or (acked is not None and acked.written):
             return call.t  # it was delivered when it was due, or when it was durable
         return acked.t if acked is not None else began.t if began is not None else 0.0
 

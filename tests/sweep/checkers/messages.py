@@ -7,6 +7,7 @@ from operator import itemgetter
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
+from lockstep.testing.simulation.process import EPOCH_S
 from sweep.checkers.facts import Brokers, Losses
 from sweep.events.consumers import ConsumerStarted, QueueGapSeen
 from sweep.events.locks import ClassicLocked, LockGranted, LockRefused
@@ -40,6 +41,11 @@ class Messages:
         for found in history.of(MessageStored):
             self.places.setdefault(found.body, []).append(found)
         self.read: dict[QueueKey, ReadingEnded] = {event.queue: event for event in history.of(ReadingEnded)}
+        self._ahead_s: dict[str, float] = {}
+        """Broker → by how much its store times were ahead of the true time at its last response to a send."""
+        for response in history.of(FrameResponded):
+            if response.stamp_ms:
+                self._ahead_s[response.queue.broker] = response.stamp_ms / 1_000 - EPOCH_S - response.t
 
     def acknowledged(self, body: bytes) -> SendAcked | DelayedSendAcked | None:
         return self.acked.get(body) or self.delayed.get(body)
@@ -53,8 +59,11 @@ class Messages:
         return found
 
     def due_since(self, last: MessageStored, calm_t: float) -> float:
-        """Return the time from which on a group has to reach the end of a log: the calm, or the last message's acknowledgement."""
-        acked = self.acked.get(last.body)
+        """Return the time from which on a group has to reach the end of a log: the calm, or the last message's acknowledgement, of one that
+        waited its store time."""
+        acked, began = self.acked.get(last.body), self.began.get(last.body)
+        if began is not None and began.waits and last.stored_t is not None:
+            return max(calm_t, last.stored_t - self._ahead_s.get(last.queue.broker, 0.0))
         return calm_t if acked is None else max(calm_t, acked.t)
 
 

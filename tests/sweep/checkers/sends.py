@@ -59,8 +59,8 @@ def _stored_once(history: History, messages: Messages) -> list[Violation]:
             written.setdefault(body, set()).add((frame.queue, frame.producer, frame.sequence[1]))
     for body, places in messages.places.items():
         began = messages.began.get(body)
-        if began is None or len(places) == 1 or began.delay_level:
-            continue  # delayed messages are checked in delays.py
+        if began is None or len(places) == 1 or began.waits:
+            continue  # delayed messages are checked in delays.py and timers.py
         allowed = Counter(queue for queue, _, _ in written.get(body, ()))
         if began.key is not None or not Counter(stored.queue for stored in places) <= allowed:
             where = ", ".join(f"{stored.queue} offset {stored.offset}" for stored in places)
@@ -83,7 +83,7 @@ def _called_twice(history: History, messages: Messages) -> list[Violation]:
             place = (call.queue.stored, offset)
             before = first.setdefault(body, place)
             began = messages.began.get(body)
-            if before == place or began is None or began.key is None or began.delay_level:
+            if before == place or began is None or began.key is None or began.waits:
                 continue
             moved = any(brokers.lossy_cuts(queue.broker) for queue in (before[0], place[0]))
             if not moved and not rewritten.after_deletion(body, before[0], place[0], call.t):

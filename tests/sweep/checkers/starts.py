@@ -154,7 +154,7 @@ def _messages(history: History) -> dict[QueueKey, list[_Sent]]:
     responded: dict[tuple[QueueKey, bytes], float] = {}
     bodies: dict[int, tuple[bytes, ...]] = {}
     for event in history:
-        if isinstance(event, FrameWritten):
+        if type(event) is FrameWritten:
             bodies[event.request] = () if event.durable is False else event.bodies  # the response is sent before readers see it
             for body in event.bodies:
                 written.setdefault((event.queue, body), event.t)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sweep.history import Event, QueueKey, SendOutcome
+from sweep.history import Event, QueueKey, RecallOutcome, SendOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,15 @@ class SendBegan(Event):
     tags: str = ""
     delay_level: int = 0
     """Above 0: it is stored for delayed delivery. Its result is DelayedSendAcked, and it has no order."""
+    delay_ms: int = 0
+    """Above 0: the same, for a delay of any length."""
+    deliver_ms: int = 0
+    """Above 0: the same, until this time of day, in ms since 1970."""
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the message is stored for later delivery."""
+        return bool(self.delay_level or self.delay_ms or self.deliver_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,8 @@ class DelayedSendAcked(Event):
     queue: QueueKey
     """The queue to which it will be delivered. Group empty."""
     status: str = "SEND_OK"
+    written: bool = False
+    """As in SendAcked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +64,29 @@ class FirstSendAcked(Event):
 
     queue: QueueKey
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Recall(Event):
+    body: bytes
+    broker: str
+    """The broker that the handle names."""
+    recall: int
+    """Unique in the run."""
+    form: str
+    """How the handle differs from that of the acknowledgement: empty if not, "classic" without the offset, or what was forged."""
+
+    @property
+    def forged(self) -> bool:
+        return self.form not in ("", "classic")
+
+
+@dataclass(frozen=True, slots=True)
+class RecallBegan(_Recall):
+    """`recall` was called for an acknowledged message that waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecallEnded(_Recall):
+    outcome: RecallOutcome
+    error: str = ""

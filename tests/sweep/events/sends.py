@@ -40,6 +40,21 @@ class FrameResponded(OfRequest):
     """The offset of the first record; −1 if it was not stored now or its place is not known."""
     position: int
     """The log offset of the first record; −1 in the same cases."""
+    stamp_ms: int = 0
+    """The store time of the frame, by the clock of the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimersWritten(FrameWritten):
+    """A producer wrote a frame of messages that wait. `queue` is the queue to which they will be delivered."""
+
+    began: int = 0
+    """The layout counter by which the topic was created."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimersResponded(FrameResponded):
+    """The broker responded to it. `offset` is that in the room where they wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,15 @@ class DelayedSendWritten(_DelayedSend):
 
 @dataclass(frozen=True, slots=True)
 class DelayedSendResponded(_DelayedSend):
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecallResponded(Event):
+    """The broker responded to RECALL_MESSAGE."""
+
+    broker: str
+    client: int
     code: int
 
 

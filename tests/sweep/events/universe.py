@@ -107,6 +107,8 @@ class MessageStored(Event):
     key: str | None = None
     stored_t: float | None = None
     """When it was stored, by its broker's stamp."""
+    position: int = -1
+    """Its log offset; −1 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,14 @@
 from sweep.events.locks import LockGranted
 from sweep.events.parks import ParkEndResponded, ParkResponded
 from sweep.events.progress import CommitResponded, ProgressResponded
-from sweep.events.sends import DeadLetterResponded, DelayedSendResponded, FrameResponded, SendBackResponded
+from sweep.events.sends import (
+    DeadLetterResponded,
+    DelayedSendResponded,
+    FrameResponded,
+    RecallResponded,
+    SendBackResponded,
+    TimersResponded,
+)
 from sweep.events.universe import WallClockJumped
 from sweep.history import Event
 from sweep.storm import Storm
@@ -141,6 +148,28 @@ def cut_at_park(storm: Storm) -> None:
     _cut_at(storm, kind, reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 
+def wall_step(storm: Storm) -> None:
+    """Set a broker's wall clock, permanently or for some seconds. A small step is followed at once, a large one by a boot."""
+    universe, random = storm.universe, storm.random
+    name, address = storm.broker()
+    jump_s = random.choice([-3_600.0, -15.0, -5.0, -1.625, -0.375, 0.375, 1.625, 5.0, 60.0, 3_600.0])
+    storm.record_reached("wall step", f"{name} {jump_s} s")
+
+    def jump(by_s: float) -> None:
+        universe.machine(address).wall_offset_s += by_s
+        universe.history.append(WallClockJumped(universe.loop.now, address, 0, by_s))
+
+    jump(jump_s)
+    if random.random() < 0.5:
+        universe.loop.at(universe.loop.now + random.uniform(0.2, 20.0), jump, -jump_s)
+
+
+def cut_at_timer(storm: Storm) -> None:
+    """Lose a response to a send of messages that wait, or to a recall."""
+    kind = storm.random.choice([TimersResponded, TimersResponded, RecallResponded])
+    _cut_at(storm, kind, reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(3))
+
+
 KINDS = (
     partition,
     one_way,
@@ -155,4 +184,6 @@ KINDS = (
     wall_glitch,
     wall_set,
     cut_at_park,
+    cut_at_timer,
+    wall_step,
 )

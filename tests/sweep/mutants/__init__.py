@@ -31,6 +31,7 @@ from sweep.mutants import (
     search,
     sends,
     sums,
+    timers,
     tracing,
     why,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "sends",
     "sums",
     "switched_off",
+    "timers",
     "tracing",
     "why",
 ]

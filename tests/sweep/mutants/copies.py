@@ -6,11 +6,13 @@ from typing import Any
 
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.message_copy import failed_copy
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.lock_sync import LockSync
 from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
+from lockstep.broker.store.log.stored_record import Ended
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.client.consumer.calls.concurrent_model import ConcurrentCall, ConcurrentRunner
 from lockstep.client.consumer.calls.process_queue import ProcessQueue
@@ -21,6 +23,8 @@ from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.names import SCHEDULE_TOPIC
 from sweep.mutants.registry import Patches, mutant
 
 WORLD = "concurrent"
@@ -112,8 +116,8 @@ def delays_are_ignored(patch: Patches) -> None:
     """A delayed message, and a retry, is delivered when it is due."""
     init = DelayedDelivery.__init__
 
-    def at_once(self: DelayedDelivery, store: Any, table: Any, homes: Any, levels_ms: Any) -> None:
-        init(self, store, table, homes, [1 for _ in levels_ms])
+    def at_once(self: DelayedDelivery, store: Any, table: Any, topics: Any, home: Any, levels_ms: Any) -> None:
+        init(self, store, table, topics, home, [1 for _ in levels_ms])
 
     patch.set(DelayedDelivery, "__init__", at_once)
 
@@ -138,13 +142,13 @@ def delivered_without_a_record(patch: Patches) -> None:
 @mutant(WORLD)
 def undeliverable_delayed_messages_are_skipped(patch: Patches) -> None:
     """A delay queue that can't deliver its first message now keeps it and waits."""
-    deliver = vars(DelayedDelivery)["_deliver_message"]
+    deliver = HomeDelivery.deliver
 
-    def some(self: DelayedDelivery, offset: int, record: Any) -> bool:
+    def some(self: HomeDelivery, record: RecordView, ended: Ended) -> bool | None:
         # As if the store refused one message in eight.
-        return bool(record.physical_offset % 8 == 0) or bool(deliver(self, offset, record))
+        return (ended.topic == SCHEDULE_TOPIC and record.physical_offset % 8 == 0) or deliver(self, record, ended)
 
-    patch.set(DelayedDelivery, "_deliver_message", some)
+    patch.set(HomeDelivery, "deliver", some)
 
 
 @mutant(WORLD)
@@ -229,9 +233,3 @@ def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
 def delayed_messages_outlive_their_topic(patch: Patches) -> None:
     """Delayed messages of a deleted topic are not delivered to the one created again."""
     patch.set(GroupTopics, "deleted_since", lambda self, topic, counter: False)
-
-
-@mutant("concurrent", aimed="tests/unit/client/test_delayed_send.py::test_delay_that_matches_no_level_is_rejected_with_the_list_of_levels")
-def any_delay_is_a_level(patch: Patches) -> None:
-    """A delay that is not a level of the broker is refused, not rounded."""
-    patch.set(DelayedDelivery, "find_delay_level", lambda self, delay_ms: 1)

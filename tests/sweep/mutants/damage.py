@@ -11,7 +11,7 @@ from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.health.scrub import Scrub
 from lockstep.broker.store.health.scrubber import Scrubber
-from lockstep.broker.store.log import commit_log, scan
+from lockstep.broker.store.log import commit_log, scan, waiting_records
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.queues import consume_queue
 from lockstep.broker.store.queues.consume_queue import QueueFiles
@@ -174,7 +174,7 @@ DELAYED = "tests/unit/broker/test_delay_damage.py"
 @mutant("rot", aimed=f"{DELAYED}::test_any_flipped_bit_of_a_delayed_message_is_found_and_the_others_delivered")
 def delayed_messages_have_no_checksum(patch: Patches) -> None:
     """A delayed message has a CRC of all its bytes, since the broker decides by its properties and its store time."""
-    patch.set(store, "seal", lambda data, begin: None)
+    patch.set(waiting_records, "seal", lambda data, begin, end: None)
 
 
 @mutant("rot", aimed=f"{DELAYED}::test_message_with_an_unexpected_error_is_skipped_after_all_attempts")

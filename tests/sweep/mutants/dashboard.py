@@ -13,7 +13,7 @@ from lockstep.dashboard.changes import pages
 from lockstep.dashboard.changes.forms import Form, Planned
 from lockstep.dashboard.changes.outcomes import Outcomes
 from lockstep.dashboard.changes.replays import Replays
-from lockstep.dashboard.message_search import MessageSearch
+from lockstep.dashboard.search.message_search import MessageSearch
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers import rates
 from lockstep.operations.groups import ownership

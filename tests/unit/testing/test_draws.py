@@ -30,6 +30,15 @@ def test_presence_of_pull_consumers_does_not_change_the_other_draws(monkeypatch:
     assert [without_pull_consumers(setting) for setting in all_] == none
 
 
+def test_some_swarm_runs_have_timers_without_a_change_of_the_other_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [draw(seed, "swarm", KINDS) for seed in SEEDS]
+    assert 0.05 < sum(setting.timer_share > 0 for setting in drawn) / len(drawn) < 0.2
+    monkeypatch.setattr(worlds, "TIMERS_SHARE", 0.0)
+    none = [draw(seed, "swarm", KINDS) for seed in SEEDS]
+    assert not any(setting.timer_share for setting in none)
+    assert none == [replace(setting, timer_share=0.0, recall_share=0.0) for setting in drawn]
+
+
 def test_a_fifth_of_swarm_runs_have_pull_consumers_and_a_third_large_bodies() -> None:
     drawn = [draw(seed, "swarm", KINDS) for seed in SEEDS]
     assert 0.15 < sum(setting.readers for setting in drawn) / len(drawn) < 0.25

@@ -3,11 +3,20 @@
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader
-from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader, SendReply
+from lockstep.protocol.headers.send import (
+    DeadLetterHeader,
+    RecallMessageHeader,
+    SendBackHeader,
+    SendMessageHeader,
+    SendRecordsHeader,
+    SendRecordsReply,
+    SendReply,
+)
+from lockstep.protocol.names import TIMER_TOPIC
 from sweep.events import sends
 from sweep.events.progress import ProgressResponded
 from sweep.history import PlaceReached, QueueKey
-from unit.testing.test_wire_recorder import SESSION, Wire
+from unit.testing.test_wire_recorder import SESSION, Wire, record
 
 STORED = QueueKey("", "broker-a", "orders", 1)
 SHARED = QueueKey("mailing", "broker-a", "orders", 1)
@@ -26,6 +35,26 @@ def test_delayed_send_is_recorded_as_delayed_and_not_as_a_frame() -> None:
     assert (written.t, written.machine, written.queue, written.body, written.level) == (1.0, "C", STORED, b"m0", 3)
     assert (responded.t, responded.machine, responded.queue, responded.code, responded.request) == (1.5, "B", STORED, 0, written.request)
     assert not wire.history.of(sends.FrameWritten) + wire.history.of(sends.FrameResponded)
+
+
+def test_send_of_timers_is_recorded_by_its_home_and_not_as_a_frame() -> None:
+    wire = Wire()
+    home = SendRecordsHeader(
+        "orders", 1, 1, producer_id="p" * 32, partition=2, producer_epoch=3, first_sequence=4, room=TIMER_TOPIC, began=7
+    )
+    wire.response(wire.send_request(RequestCode.SEND_RECORDS, home, record(b"m0")), 0, SendRecordsReply(17, 900, 1_234))
+    (written,), (responded,) = wire.history.of(sends.TimersWritten), wire.history.of(sends.TimersResponded)
+    assert (written.queue, written.bodies, written.producer, written.sequence, written.began) == (STORED, (b"m0",), "p" * 32, (2, 3, 4), 7)
+    assert (responded.queue, responded.code, responded.offset, responded.position, responded.stamp_ms) == (STORED, 0, 17, 900, 1_234)
+    assert responded.request == written.request
+    assert not wire.history.of(sends.FrameWritten) + wire.history.of(sends.FrameResponded)
+
+
+def test_response_to_a_recall_is_recorded() -> None:
+    wire = Wire()
+    wire.response(wire.send_request(RequestCode.RECALL_MESSAGE, RecallMessageHeader("orders", "handle")), ResponseCode.QUERY_NOT_FOUND)
+    (responded,) = wire.history.of(sends.RecallResponded)
+    assert (responded.machine, responded.broker, responded.client, responded.code) == ("B", "broker-a", 9, ResponseCode.QUERY_NOT_FOUND)
 
 
 def test_plain_send_is_recorded_as_a_frame() -> None:

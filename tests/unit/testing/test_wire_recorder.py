@@ -244,7 +244,7 @@ def test_send_is_recorded_with_bodies_layout_and_offset() -> None:
     queue = QueueKey("", "broker-a", "orders", 0)
     assert wire.reported() == [
         FrameWritten(1.0, "C", 9, *about(queue, 1, 1.0, None), (b"one", b"two"), (4, 77), "p" * 32, (1, 2, 3)),
-        FrameResponded(1.5, "B", 2, *about(queue, 1, 1.0, None), 0, 8, 900),
+        FrameResponded(1.5, "B", 2, *about(queue, 1, 1.0, None), 0, 8, 900, 1),
     ]
 
 
