@@ -8,9 +8,18 @@ TOPIC, GROUP = "orders", "billing"
 MESSAGE = "MESSAGE"
 """Stands for the id of a message in the topic."""
 PAGES = (
-    *("/", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/messages", f"/topics/{TOPIC}/tail", "/messages", f"/messages/{MESSAGE}"),
+    *(
+        "/",
+        "/topics",
+        f"/topics/{TOPIC}",
+        f"/topics/{TOPIC}/messages",
+        f"/topics/{TOPIC}/tail",
+        f"/topics/{TOPIC}/waiting",
+        "/messages",
+        f"/messages/{MESSAGE}",
+    ),
     *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", f"/groups/{GROUP}/parked", "/groups/mailing/dead"),
-    *("/delays", "/settings", "/doctor"),
+    *("/delays", "/delays/waiting", "/settings", "/doctor"),
     *("/changes", "/changes/group-reset"),
 )
 """Every page, over a cluster that has this topic, this group and this message."""

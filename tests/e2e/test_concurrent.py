@@ -3,11 +3,10 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
 
 import pytest
 
-from lockstep.client import LockstepError, Message, Producer
+from lockstep.client import Message, Producer
 from support.cluster import QUICK, Cluster, Report
 from support.concurrent_lines import consumer
 
@@ -148,13 +147,3 @@ async def test_delay_of_a_stored_message_is_unaffected_by_a_new_delay_table(clus
     early = [body for body, _, _, at_ms in lines.all() if at_ms < due_ms[body]]
     assert early == []
     await cluster.stop("worker")
-
-
-async def test_delay_that_is_not_a_level_is_rejected_with_the_brokers_levels(cluster: Cluster) -> None:
-    """RocketMQ's table has 5 s and 2 h; this broker's has not, and a message must not be early."""
-    await cluster.servers(*DELAYS, queues=1, brokers=("broker-a",))
-    async with Producer("test", nameserver=cluster.nameservers) as producer:
-        await producer.send(Message("orders", b"m"), delay=timedelta(seconds=1))
-        for delay in (timedelta(seconds=5), timedelta(hours=2)):
-            with pytest.raises(LockstepError, match="1s 3s 8s"):
-                await producer.send(Message("orders", b"m"), delay=delay)

@@ -48,6 +48,10 @@ def sent(_: Newcomer, process: Process) -> None:
     assert len({queue for _, queue, _ in printed[:3]}) == len({queue for _, queue, _ in printed[3:]}) == 1, "each key has one queue"
 
 
+def reminded(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["SEND_OK", "recalled"]
+
+
 def shipped(_: Newcomer, process: Process) -> None:
     printed = lines(process, 4)
     for order in ("1001", "1002"):
@@ -159,6 +163,7 @@ def observed(_: Newcomer, process: Process) -> None:
 
 PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "send.py": sent,
+    "remind.py": reminded,
     "shipping.py": shipped,
     "priced.py": priced,
     "expensive.py": filtered,

@@ -5,6 +5,7 @@ from typing import Any
 
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.journal import Journal
 from lockstep.broker.tables.delay_table import DelayTable
@@ -37,11 +38,13 @@ class Machine:
     async def start(self, **settings: Any) -> None:
         recorded = Recorded()
         self.store = await open_store(self.files, host=self.host, recorded=recorded, segment_bytes=1 << 20, **settings)
-        for place in recorded.ends:
-            self.table.ended(*place)
+        for ended in recorded.ends:
+            self.table.ended(ended.queue_id, ended.offset)
         self.store.record_clock()
         await self.store.sync()
-        self.delays = DelayedDelivery(self.store, self.table, GroupTopics(self.topics), LEVELS)
+        topics = GroupTopics(self.topics)
+        self.home = HomeDelivery(self.store, topics)
+        self.delays = DelayedDelivery(self.store, self.table, topics, self.home, LEVELS)
 
     async def restart(self, *, boots: bool = False) -> None:
         """Kill the broker and restart it. If `boots`, the machine is rebooted too."""

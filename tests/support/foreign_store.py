@@ -5,7 +5,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
+from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, OP_TOPIC
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.protocol.messages.record import (
     BLANK_MAGIC,
@@ -20,7 +20,7 @@ from lockstep.protocol.messages.record import (
     encode_record,
     pack_host,
 )
-from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 FILE_BYTES = 16 * 1024
 QUEUE_FILE_ENTRIES = 32

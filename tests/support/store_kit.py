@@ -11,7 +11,7 @@ from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
 from lockstep.broker.store.health.check import Removals
 from lockstep.broker.store.log.commit_log import AbsentFile
-from lockstep.broker.store.log.stored_record import FirstPlace, FrameEnd, FrameRow, ScopeKey
+from lockstep.broker.store.log.stored_record import Ended, FirstPlace, FrameEnd, FrameRow, ScopeKey
 from lockstep.broker.store.start.directory import StoreIdentity
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.messages.record import encode_record
@@ -88,7 +88,9 @@ class Recorded:
     snapshots: list[object] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
     frames: list[FrameRow] = field(default_factory=list)
-    ends: list[tuple[int, int]] = field(default_factory=list)
+    ends: list[Ended] = field(default_factory=list)
+    waiting: list[tuple[str, int, int, int]] = field(default_factory=list)
+    """(Topic, queue offset, due code, era) of the messages in waiting rooms."""
     on_state: Callable[[bytes], None] | None = None
 
     def replay_snapshot(self, plain: object) -> None:
@@ -102,8 +104,11 @@ class Recorded:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
-    def ended(self, queue_id: int, offset: int) -> None:
-        self.ends.append((queue_id, offset))
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
+
+    def waits(self, topic: str, offset: int, dues: list[int], era: int, first: int | None = None) -> None:
+        self.waiting += [(topic, at, due, era) for at, due in enumerate(dues, offset)]
 
     def scopes_fit(self, count: int) -> bool:
         return False  # so that it gets every frame

@@ -46,9 +46,9 @@ async def retried(order: str) -> None:
     note(f"booked {order}")
 
 
-@broker.task(retry_on_error=True, delay=3 * 3600)
+@broker.task(retry_on_error=True, delay=41 * 86_400)
 async def hopeless(order: str) -> None:
-    """Its retries have a delay that is longer than every level."""
+    """Its retries have a delay that is longer than brokers allow."""
     note(f"gives up {order}")
     raise ValueError(order)
 

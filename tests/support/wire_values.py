@@ -70,6 +70,7 @@ BODY_MODULES = [
         "replication",
         "overview",
         "group_events",
+        "waiting",
     )
 ]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
@@ -139,6 +140,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GROUP_EVENTS: (clients.GroupEventsHeader, None),
     R.FORGET_PROGRESS: (clients.ForgetProgressHeader, None),
     R.PURGE_TOPIC: (None, bodies.PurgeBody),
+    R.LIST_WAITING: (offsets.ListWaitingHeader, None),
     R.AUTHENTICATE: (clients.AuthenticateHeader, None),
     R.REPLICA_FOLLOW: (replication.ReplicaFollowHeader, bodies.LogTerms),
     R.REPLICA_FETCH: (replication.ReplicaFetchHeader, None),
@@ -204,6 +206,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_TOPIC_CONFIG: (offsets.TopicHeader, None),
     R.GET_SUBSCRIPTIONGROUP_CONFIG: (admin.GroupConfigHeader, None),
     R.QUERY_ASSIGNMENT: (None, None),
+    R.RECALL_MESSAGE: (send.RecallMessageHeader, None),
 }
 """Header and body of every request. The bodies of RocketMQ's tools, which are JSON, are in tests/sim/java/topics.txt."""
 
@@ -241,6 +244,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GROUP_EVENTS: (None, bodies.GroupEvents),
     R.FORGET_PROGRESS: (clients.ForgetProgressReply, None),
     R.PURGE_TOPIC: (None, bodies.PurgeReply),
+    R.LIST_WAITING: (None, bodies.WaitingPage),
     R.AUTHENTICATE: (None, None),
     R.REPLICA_FOLLOW: (replication.ReplicaFollowReply, None),
     R.REPLICA_FETCH: (replication.ReplicaFetchReply, None),
@@ -259,6 +263,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_KV_CONFIG: (admin.KvConfigReply, None),
     R.GET_TOPICS_BY_CLUSTER: (None, bodies.TopicList),
     R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, bodies.TopicList),
+    R.RECALL_MESSAGE: (send.RecallMessageReply, None),
 }
 """Header and body of every response that has one."""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delivery.delayed_delivery import ATTEMPTS_MAX, RETRY_MS, DelayedDelivery
+from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, RETRY_MS, HomeDelivery
 from lockstep.broker.delivery.message_copy import MessageCopy, stored_number
 from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.errors import RemoteProtocolError
@@ -122,15 +122,15 @@ def missing(*_: object, **__: object) -> None:
     raise KeyError("missing")
 
 
-@pytest.mark.parametrize("place", ["_deliver_message", "stored_ms", "read_or_wait", "parts"])
+@pytest.mark.parametrize("place", ["deliver", "stored_ms", "read_or_wait", "parts"])
 async def test_message_with_an_unexpected_error_is_skipped_after_all_attempts(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine()
     await create_delayed(machine)
     await machine.start()
-    store, delays = machine.store, machine.delays
-    pass_on, stored_ms, read_some = delays._deliver_message, store.stored_ms, store.read_or_wait
+    store, home = machine.store, machine.home
+    deliver, stored_ms, read_some = home.deliver, store.stored_ms, store.read_or_wait
     begin, _ = damaged_range(machine)
 
     async def failing_read(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> object:
@@ -141,8 +141,8 @@ async def test_message_with_an_unexpected_error_is_skipped_after_all_attempts(
             result.parts[0] = b"\0" * len(result.parts[0])
         return result
 
-    if place == "_deliver_message":
-        monkeypatch.setattr(delays, place, lambda at, record: missing() if at == HARMED else pass_on(at, record))
+    if place == "deliver":
+        monkeypatch.setattr(home, place, lambda record, ended: missing() if ended.offset == HARMED else deliver(record, ended))
     elif place == "stored_ms":
         monkeypatch.setattr(store, place, lambda at, stamp: missing() if at == begin else stored_ms(at, stamp))
     else:
@@ -166,7 +166,7 @@ async def test_unexpected_error_that_disappears_loses_nothing(monkeypatch: pytes
     await machine.start()
     for _ in range(3):
         with monkeypatch.context() as patch:
-            patch.setattr(DelayedDelivery, "_deliver_message", missing)
+            patch.setattr(HomeDelivery, "deliver", missing)
             await run_service(machine, ATTEMPTS_MAX - 1)
         await run_service(machine, 1)
     assert [body for body, *_ in await delivered_messages(machine)] == list(BODIES)

@@ -34,7 +34,7 @@ class Bench(Machine):
 
     async def start(self) -> None:
         await super().start()
-        self.delays = DelayedDelivery(self.store, self.table, GroupTopics(self.topics), DELAYS)
+        self.delays = DelayedDelivery(self.store, self.table, GroupTopics(self.topics), self.home, DELAYS)
 
     async def store_delayed(self, *delays_ms: int) -> None:
         record = encode_record(b"orders", 2, b"x", b"", born_ms=1)

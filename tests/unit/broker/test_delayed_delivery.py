@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delivery.delayed_delivery import RETRY_MS, DelayedDelivery
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import RETRY_MS, HomeDelivery
 from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store import ReadResult, ReadStatus, StoreCorruptError
@@ -65,7 +66,8 @@ class DeliveryBench:
         """Create the service as a start does, with that start's table."""
         self.levels_ms = levels_ms
         topics = GroupTopics(self.topics, is_held=self.held.__contains__)
-        return DelayedDelivery(cast(Any, self.store), self.table, topics, levels_ms)
+        store = cast(Any, self.store)
+        return DelayedDelivery(store, self.table, topics, HomeDelivery(store, topics), levels_ms)
 
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)

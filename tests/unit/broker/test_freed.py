@@ -182,9 +182,9 @@ async def test_closed_connection_leaves_no_pull(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         gc.collect()
         gc.disable()
-        others = [each for each in gc.get_objects() if isinstance(each, Pull)]  # of tests before this one
+        others = [each for each in gc.get_objects() if type(each) is Pull]  # of tests before this one
         try:
             await here.held_pulls()
-            await until(lambda: sum(isinstance(each, Pull) for each in gc.get_objects()) <= len(others), "the pulls are freed")
+            await until(lambda: sum(type(each) is Pull for each in gc.get_objects()) <= len(others), "the pulls are freed")
         finally:
             gc.enable()

@@ -444,10 +444,11 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
         endpoints: ClassVar[dict[int, object]] = {}
         security = OPEN
 
-    parts = Config(), Store(), State(), Pulls(), Figures(Store(), State(), Pulls())  # type: ignore[arg-type]
+    parts = Config(), Store(), State(), Pulls(), Figures(Clock(), Store(), State(), Pulls())  # type: ignore[arg-type]
     status = ReplicaStatus("broker-a", "c", "", "master", "", 1, 0, 0, 0)
-    metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()), lambda: status)  # type: ignore[arg-type]
-    monkeypatch.setattr(BrokerMetrics, "_log", lambda self, figures: None)
+    metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()), lambda: status, None, int)  # type: ignore[arg-type]
+    for part in ("_log", "_waiting"):
+        monkeypatch.setattr(BrokerMetrics, part, lambda self, figures: None)
     scrape = asyncio.ensure_future(metrics.render({}, Server()))
     while not scrape.done():
         turns.append(0)

@@ -15,7 +15,6 @@ from lockstep.broker.groups.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.maintenance import MOVES_PER_SLICE, StoreMaintenance
 from lockstep.broker.processors import client
-from lockstep.broker.processors.packed_rows import PART
 from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
 from lockstep.protocol.bodies import GroupStatus, GroupStatusReply, ListVersion
 from lockstep.protocol.codec.msgpack_body import decode_body
@@ -29,6 +28,7 @@ from lockstep.protocol.topics.allocate import AVERAGE
 from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
+from lockstep.runtime.requests.packed_rows import PART
 from lockstep.runtime.requests.request import Request
 from lockstep.runtime.turn import TurnBudget
 from support.broker_fakes import FakeEndpoint, FakeHost, at_once, client_processor

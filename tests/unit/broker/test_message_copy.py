@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
+from lockstep.broker.store.log.stored_record import Ended
 from lockstep.operations.messages.dead_letters import DeadLetter
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.messages.message import decode_messages, encode_message
@@ -13,14 +15,21 @@ from lockstep.protocol.messages.properties import (
     COPY_GROWTH_BYTES_MAX,
     ORIGIN_LAYOUT,
     ORIGIN_QUEUE,
+    REAL_QID,
+    REAL_TOPIC,
     REASON,
     REASON_LENGTH_MAX,
     SENT_PROPERTIES_BYTES_MAX,
+    TIMER_DELAY_MS,
+    TIMER_DELIVER_MS,
+    WAITED,
     encode_properties,
     sent_bytes,
 )
 from lockstep.protocol.messages.record import HOSTS, OFFSETS, TOPIC_BYTES_MAX, RecordView, encode_record, pack_host
+from lockstep.protocol.messages.rooms import TIMER_MS_MAX, read_timer
 from lockstep.protocol.messages.sequence import FrameSequence
+from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
 
@@ -42,6 +51,42 @@ def test_delayed_message_is_delivered_as_it_was_sent() -> None:
     arrived = read.as_delivered()
     assert (arrived.topic, arrived.queue_id, arrived.properties) == ("orders", 3, {"TAGS": "paid", "KEYS": "a b"})
     assert (arrived.body, arrived.flag, arrived.born_ms) == (b"body", 9, 1_000)
+
+
+def timer_of(record: RecordView) -> tuple[bytes, int, int, bytes, int]:
+    """Return the home of a timer, and when it is due."""
+    found = read_timer(record.properties)
+    assert found is not None
+    return found.topic, found.queue_id, found.began, found.name, found.value
+
+
+@pytest.mark.parametrize("name", [TIMER_DELAY_MS, TIMER_DELIVER_MS])
+def test_timer_begins_with_its_home_and_is_delivered_as_it_was_sent(name: str) -> None:
+    letter = MessageCopy.of(stored_record(TAGS="paid", KEYS="a b"))
+    waiting = letter.as_timer(6, name, 90_000)
+    assert (waiting.topic, waiting.queue_id, waiting.origin_topic, waiting.origin_began) == (TIMER_TOPIC, 0, "orders", 6)
+    record = RecordView(waiting.frame())
+    assert timer_of(record) == (b"orders", 3, 6, name.encode(), 90_000)
+    arrived = MessageCopy.of(record).as_delivered()
+    assert (arrived.topic, arrived.queue_id, arrived.properties) == ("orders", 3, {"TAGS": "paid", "KEYS": "a b"})
+    assert (arrived.body, arrived.flag, arrived.born_ms) == (b"body", 9, 1_000)
+
+
+def test_home_of_a_timer_is_its_queue_whatever_its_sender_set() -> None:
+    given = {REAL_TOPIC: "t" * 200, REAL_QID: "x", TIMER_DELAY_MS: "soon"}
+    letter = MessageCopy.of(stored_record(TAGS="paid", **given))
+    record = RecordView(letter.as_timer(6, TIMER_DELAY_MS, 90_000).frame())
+    assert timer_of(record) == (b"orders", 3, 6, TIMER_DELAY_MS.encode(), 90_000)
+    arrived = MessageCopy.of(record).as_delivered()
+    assert (arrived.topic, arrived.queue_id, arrived.properties) == ("orders", 3, {"TAGS": "paid"})
+
+
+@pytest.mark.parametrize(
+    ("ended", "value"), [(Ended(SCHEDULE_TOPIC, 17, 41, 0), "17:41"), (Ended(TIMER_TOPIC, 0, 41, 6_800_000_000_001), "t6800000000001:41")]
+)
+def test_copy_that_ends_a_wait_names_it_first(ended: Ended, value: str) -> None:
+    copy = MessageCopy.of(stored_record(TAGS="paid")).ending(ended)
+    assert list(copy.properties.items()) == [(WAITED, value), ("TAGS", "paid")]
 
 
 def test_frame_sequence_is_not_copied() -> None:
@@ -75,6 +120,12 @@ def after_delay(letter: MessageCopy) -> MessageCopy:
     return MessageCopy.of(RecordView(letter.as_delayed(18, 17, COUNTER).frame())).as_delivered()
 
 
+def after_timer(letter: MessageCopy) -> MessageCopy:
+    """Return the record after the wait of a timer."""
+    ended = Ended(TIMER_TOPIC, 0, COUNTER, 10**18 - 1)
+    return MessageCopy.of(RecordView(letter.as_timer(COUNTER, TIMER_DELIVER_MS, TIMER_MS_MAX).frame())).as_delivered().ending(ended)
+
+
 def sent_again(record: bytes) -> MessageCopy:
     """Return the record sent again, as by `dlq replay`."""
     (message,) = decode_messages(record, "broker-a")
@@ -84,6 +135,7 @@ def sent_again(record: bytes) -> MessageCopy:
 
 STEPS: dict[str, Callable[[bytes], MessageCopy]] = {
     "delayed": lambda record: after_delay(MessageCopy.of(RecordView(record))),
+    "timed": lambda record: after_timer(MessageCopy.of(RecordView(record))),
     "sent back": lambda record: after_delay(failed_copy(RecordView(record), LONGEST, 0)),
     "dead": lambda record: failed_copy(RecordView(record), LONGEST, 0, "\U0001f4a3" * 500),
     "given up again": lambda record: MessageCopy.of(RecordView(record)),

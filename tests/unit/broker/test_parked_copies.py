@@ -424,7 +424,7 @@ async def remove_old(owner: Owner) -> list[tuple[str, int, int]]:
     broker = owner.broker
     assert broker._store is not None
     await broker.running.maintenance.snapshot()
-    moved = await broker._store.retention(broker._store.now_ms() + 366 * 24 * 3_600_000, owner.copies.copy_before)
+    moved = await broker._store.retention(broker._store.now_ms() + 366 * 24 * 3_600_000, broker.running._before_removal)
     await broker.running.maintenance.move_groups(moved)
     return [each for each in moved if each[0] == TOPIC]
 

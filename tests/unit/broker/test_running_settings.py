@@ -31,13 +31,18 @@ from lockstep.protocol.errors import BrokerError, MessageIllegalError, NoPermiss
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.headers.send import SendRecordsHeader
+from lockstep.protocol.messages.properties import NAME_END, TIMER_DELAY_MS
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.messages.rooms import home_properties
+from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.runtime.configuration.reported_settings import SET
 from lockstep.runtime.configuration.settings import declared_settings
 from lockstep.runtime.files import DiskSpace, RealFiles
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs import log
 from support.until import until
-from support.whole_broker import TOPIC, Client, dialled, settings
+from support.whole_broker import LAYOUT, TOPIC, Client, dialled, settings
 
 MIB = 1 << 20
 HOUR_MS = 3_600_000
@@ -92,6 +97,12 @@ class Running:
 
     async def send(self) -> ResponseCode:
         return ResponseCode((await self.client.send(TOPIC, b"m")).code)
+
+    async def send_timer(self, delay_ms: int) -> ResponseCode:
+        properties = home_properties(TOPIC, 0, LAYOUT.began) + f"{TIMER_DELAY_MS}{NAME_END}{delay_ms}".encode()
+        record = encode_record(TIMER_TOPIC.encode(), 0, b"m", properties, born_ms=1)
+        header = SendRecordsHeader(TOPIC, 0, 1, room=TIMER_TOPIC, began=LAYOUT.began)
+        return ResponseCode((await self.client.send_request(RequestCode.SEND_RECORDS, header, record)).code)
 
     async def fill(self, mib: int) -> None:
         """Store so much, and two snapshots, so that retention may remove all files of the log but the last."""
@@ -252,6 +263,21 @@ async def catch_up_mib_s(on: Running) -> None:
     assert on.broker.running.replicas.catch_up_bytes_s == 0
 
 
+async def timer_days_max(on: Running) -> None:
+    assert await on.send_timer(DAY_MS) == ResponseCode.SUCCESS
+    await on.set(timer_days_max="0.5")
+    assert await on.send_timer(DAY_MS) == ResponseCode.MESSAGE_ILLEGAL
+    assert await on.send_timer(DAY_MS // 2) == ResponseCode.SUCCESS
+
+
+async def timer_pending_max(on: Running) -> None:
+    assert await on.send_timer(DAY_MS) == ResponseCode.SUCCESS
+    await on.set(timer_pending_max="1")
+    assert await on.send_timer(DAY_MS) == ResponseCode.SYSTEM_BUSY
+    await on.set(timer_pending_max="2")
+    assert await on.send_timer(DAY_MS) == ResponseCode.SUCCESS
+
+
 EFFECTS: dict[str, Callable[[Running], Awaitable[None]]] = {
     effect.__name__: effect
     for effect in (
@@ -271,6 +297,8 @@ EFFECTS: dict[str, Callable[[Running], Awaitable[None]]] = {
         held_pulls_per_group_max,
         scrub_kib_per_s,
         catch_up_mib_s,
+        timer_days_max,
+        timer_pending_max,
     )
 }
 

@@ -7,6 +7,8 @@ import pytest
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import HomeDelivery
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import sent_frames
 from lockstep.broker.processors.send import SendProcessor
@@ -18,6 +20,7 @@ from lockstep.broker.store import Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.sequence_table import SequenceTable
+from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -51,11 +54,13 @@ class Broker:
         creator = TopicProcessor(self.topics, self.holds, self.host.clock, auto_create=auto_create)
         self.sequences = SequenceTable()
         homes = GroupTopics(self.topics)
-        self.delays = DelayedDelivery(self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
-        failed = FailedMessages(self.store, None, self.delays, homes)  # type: ignore[arg-type]
-        frames = SentFrames(cast(Store, self.store), self.topics, self.gate, self.holds, self.host.clock, UserQuotas(None, self.host.clock))
+        store, clock = cast(Store, self.store), self.host.clock
+        self.delays = DelayedDelivery(store, DelayTable(Journal()), homes, HomeDelivery(store, homes), LEVELS_MS)
+        failed = FailedMessages(store, cast(Coordination, None), self.delays, homes)
+        timers = TimerTable(Journal(), lambda era: 0)
+        frames = SentFrames(store, self.topics, self.gate, self.holds, clock, UserQuotas(None, clock), timers, 10, 60_000)
         records = SendProcessor(self.sequences, frames)
-        messages = SendMessageProcessor(frames, creator, failed, self.host.random, cluster="DefaultCluster")
+        messages = SendMessageProcessor(frames, creator, failed, self.host.random, broker_name="broker-a", cluster="DefaultCluster")
         self.dispatcher = Dispatcher([records, messages, creator], self.store)
         self.endpoint = FakeEndpoint()
         self.lay_out(1)

@@ -21,11 +21,14 @@ from lockstep.broker.store.start.directory import StoreIdentity
 from lockstep.broker.stored_form import UnknownFormError
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.sequence_table import Scope, StoredFrame
+from lockstep.broker.tables.timer_table import ENDED, RECALLED
 from lockstep.broker.tables.topic_table import FORGOTTEN
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
 from lockstep.protocol.bodies import GroupSettings
 from lockstep.protocol.fields import to_plain
+from lockstep.protocol.messages.rooms import ABSOLUTE, DUE_SHIFT
 from lockstep.protocol.messages.sequence import FrameSequence
+from lockstep.protocol.names import TIMER_TOPIC
 from support.coordination_kit import BROKER, GROUP, TOPIC, layout, ordered
 
 IDENTITY = StoreIdentity("0", "c", BROKER, "ab" * 16, 1 << 20, 1_000, 0)
@@ -58,6 +61,7 @@ CHANGES: list[tuple[Any, ...]] = [
     (PURGED, TOPIC, [[0, 1]]),
     (TERM, 7, 100, False, 1),
     (REPLICAS, {"a": "10.0.0.1:10911"}),
+    (RECALLED, 9_000 << DUE_SHIFT, 7),
 ]
 """Changes that leave something in every table."""
 ENDS: list[tuple[Any, ...]] = [
@@ -78,6 +82,7 @@ ENDS: list[tuple[Any, ...]] = [
     ("group.settings_removed", GROUP),
     ("group.forgotten", GROUP),
     (FORGOTTEN, 3),
+    (ENDED, 9_000 << DUE_SHIFT, 8),
 ]
 KINDS = frozenset.union(*(table.KINDS for table in (ActivityTable, GroupTable, LockTable, ParkTable, ProgressTable, SettingsTable)))
 NEXT = "start the version that wrote it, or a later one"
@@ -95,6 +100,8 @@ def full() -> BrokerState:
     """Return tables with something of everything."""
     state = empty()
     replay(state, *CHANGES)
+    state.waits(TIMER_TOPIC, 8, [9_000 << DUE_SHIFT, 9_001 << DUE_SHIFT | ABSOLUTE], 0)
+    state.waits(TIMER_TOPIC, 10, [90_000_000 << DUE_SHIFT], 0, first=2)
     state.sequences.record_frame(Scope("ab" * 16, 0, TOPIC, 0), FrameSequence("ab" * 16, 0, 1, 0, 2, True, 7), StoredFrame(0, 100, 5))
     return state
 
@@ -135,6 +142,8 @@ def test_every_kind_of_change_is_in_the_table() -> None:
         PURGED,
         TERM,
         REPLICAS,
+        RECALLED,
+        ENDED,
         "broker.term",
         "broker.grace",
         "broker.hold",
@@ -152,8 +161,10 @@ def test_snapshot_of_this_version_is_restored_and_has_a_row_in_every_table() -> 
 
 
 PLAIN = plain_of(full())
+OPTIONAL = [("timers",), ("recalled_timers",), ("carried_timers",)]
+"""Parts that the snapshot of a broker without such timers does not have."""
 MAPS = [path for path in containers(PLAIN) if isinstance(at(PLAIN, path), dict) and path != ("replicas",)]
-TABLES: list[tuple[str, ...]] = [("layouts",), ("sequences",), ("delays",), ("terms",)]
+TABLES: list[tuple[str, ...]] = [("layouts",), ("sequences",), ("delays",), ("terms",), *OPTIONAL]
 TABLES += [("coordination", name) for name in ("groups", "locks", "settings", "activity", "parks")]
 TABLES += [("coordination", "progress", name) for name in ("queues", "since", "first")]
 ROWS = [path for path in containers(PLAIN) if path[:-1] in TABLES and isinstance(at(PLAIN, path), list)]
@@ -181,7 +192,7 @@ def test_snapshot_with_a_longer_row_is_refused(path: tuple[Any, ...]) -> None:
     refused(plain)
 
 
-@pytest.mark.parametrize("name", sorted(PLAIN.keys() - {"terms", "replicas"}))
+@pytest.mark.parametrize("name", sorted(PLAIN.keys() - {"terms", "replicas", *(name for (name,) in OPTIONAL)}))
 def test_snapshot_without_a_part_is_refused(name: str) -> None:
     refused({part: each for part, each in PLAIN.items() if part != name})
 

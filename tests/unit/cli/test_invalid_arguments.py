@@ -76,6 +76,8 @@ ARGUMENTS = {
     ("doctor",): [],
     ("why",): ["billing", "orders:0"],
     ("delays",): [],
+    ("timer", "ls"): ["orders"],
+    ("timer", "recall"): ["--topic", "orders", "--key", "order-7", "--dry-run"],
     ("top",): ["--once", "--interval", "0.5"],
     ("up",): [],
     ("store", "check"): ["nowhere"],

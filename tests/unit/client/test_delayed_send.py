@@ -1,23 +1,16 @@
-"""delay_level and delay: the time of delivery, refusals, and survival of restarts."""
+"""delay_level: the time of delivery, refusals, and survival of restarts. The other delays are in test_timers.py."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from lockstep.client import (
-    Client,
-    ConcurrentlyContext,
-    ConsumeConcurrentlyStatus,
     LocalProtocolError,
     Message,
-    MessageExt,
     Outcome,
     Producer,
-    PushConsumer,
     QueueUnavailableError,
     SendError,
     SendStatus,
@@ -25,34 +18,12 @@ from lockstep.client import (
     TopicNotExistError,
 )
 from lockstep.client.producer.delayed import DelayedSend
-from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_delay_level, find_delay_level, format_delay, parse_levels
-from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, NoPermissionError, TransportError
+from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_delay_level, format_delay, parse_levels
+from lockstep.protocol.errors import BrokerSystemError, NoPermissionError, TransportError
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.testing import TestCluster, simulate
+from support.delayed import listening, now
 from support.effort import usually
-
-Seen = list[tuple[float, MessageExt]]
-
-
-@asynccontextmanager
-async def listening(cluster: TestCluster) -> AsyncIterator[tuple[Producer, Seen]]:
-    await cluster.create_topic("orders", queues=2)
-    client = Client(cluster.nameserver)
-    consumer = PushConsumer("billing", client=client)
-    consumer.subscribe("orders")
-    seen: Seen = []
-
-    @consumer.concurrently
-    async def listen(messages: Sequence[MessageExt], _: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        seen.extend((asyncio.get_running_loop().time(), message) for message in messages)
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-
-    async with consumer, Producer("shop", client=client) as producer:
-        yield producer, seen
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 @pytest.mark.parametrize("levels", usually([9], [9, 18]))
@@ -73,11 +44,11 @@ def test_each_delay_level_is_delivered_on_time_and_never_early(levels: int) -> N
     simulate(main)
 
 
-def test_delay_equal_to_a_level_is_accepted_and_the_message_is_delivered_unchanged() -> None:
+def test_message_with_a_delay_level_is_delivered_unchanged() -> None:
     async def main() -> None:
         async with TestCluster() as cluster, listening(cluster) as (producer, seen):
             message = Message("orders", b"x", tags="paid", keys=["a", "b"], properties={"tenant": "t"}, sharding_key="1001", flag=7)
-            result = await producer.send(message, delay=timedelta(seconds=5))
+            result = await producer.send(message, delay_level=2)
             await cluster.advance(seconds=8)
             ((_, found),) = seen
             assert (found.message_id, found.queue_id, found.broker_name) == (
@@ -95,22 +66,18 @@ def test_delay_equal_to_a_level_is_accepted_and_the_message_is_delivered_unchang
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"delay": timedelta(seconds=7)}, "a delay of 7s is not a delay level of this broker: choose one of 1s 5s 10s 30s 1m"),
-        ({"delay": timedelta(seconds=-1)}, "expected a whole number of milliseconds above 0"),
-        ({"delay": timedelta(0)}, "expected a whole number of milliseconds above 0"),
-        ({"delay": timedelta(seconds=1, microseconds=1)}, "expected a whole number of milliseconds above 0"),
-        ({"delay": 5}, r"delay 5: expected a datetime.timedelta, such as timedelta\(seconds=5\)"),
         ({"delay_level": 0}, r"expected 1 … 18, which wait 1s 5s"),
         ({"delay_level": 19}, r"expected 1 … 18"),
         ({"delay_level": True}, r"expected 1 … 18"),
-        ({"delay_level": 1, "delay": timedelta(seconds=1)}, "give one of them"),
+        ({"delay_level": 1, "delay": timedelta(seconds=1)}, "delay_level and delay are both given: give one of them"),
+        ({"delay_level": 1, "deliver_at": datetime(2030, 1, 1, tzinfo=UTC)}, "delay_level and deliver_at are both given: give one of them"),
     ],
 )
-def test_delay_that_matches_no_level_is_rejected_with_the_list_of_levels(how: dict[str, Any], words: str) -> None:
+def test_invalid_delay_level_is_refused_with_what_is_expected(how: dict[str, Any], words: str) -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, Producer("shop", nameserver=cluster.nameserver) as producer:
             await cluster.create_topic("orders", queues=1)
-            with pytest.raises((LocalProtocolError, MessageIllegalError), match=words):
+            with pytest.raises(LocalProtocolError, match=words):
                 await producer.send(Message("orders", b"x"), **how)
 
     simulate(main)
@@ -129,7 +96,6 @@ def test_delay_levels_equal_rocketmqs_and_parse_levels_reads_every_unit() -> Non
         3600,
         7200,
     ]
-    assert [find_delay_level(ms, LEVELS_MS) for ms in LEVELS_MS] == list(range(1, 19))
     assert " ".join(map(format_delay, LEVELS_MS)) == DELAY_LEVELS
     for level in range(1, 19):
         check_delay_level(level)

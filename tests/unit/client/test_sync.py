@@ -19,7 +19,7 @@ def parameters(method: object) -> dict[str, tuple[object, object]]:
     return {name: (one.default, one.kind) for name, one in signature.parameters.items()}
 
 
-@pytest.mark.parametrize("name", ["send", "send_batch", "send_oneway", "request", "start", "close", "add_hook", "health"])
+@pytest.mark.parametrize("name", ["send", "send_batch", "recall", "request", "send_oneway", "start", "close", "add_hook", "health"])
 def test_blocking_methods_have_the_signatures_of_the_asynchronous_ones(name: str) -> None:
     assert parameters(getattr(Producer, name)) == parameters(getattr(Asynchronous, name))
 

@@ -611,7 +611,17 @@ async def test_brokers_that_are_away_are_said_before_anything_is_changed(lockste
         await cluster.kill("nameserver-1")
         for name in CHANGES.keys() - {"replica-promote"}:  # it is for a copy at an address
             to = "end" if name in ("group-reset", "topic-purge") else ""
-            given = {"topic": TOPIC, "group": GROUP, "to": to, "consume": "no", "queues": "9", "body": "b", "broker": "a", "member": "b"}
+            given = {
+                "topic": TOPIC,
+                "group": GROUP,
+                "to": to,
+                "consume": "no",
+                "queues": "9",
+                "body": "b",
+                "broker": "a",
+                "member": "b",
+                "key": "k",
+            }
             got = await on.planned(name, **given)
             assert "nameserver" in got, name
 

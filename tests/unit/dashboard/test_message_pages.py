@@ -13,9 +13,10 @@ from zlib import crc32
 import pytest
 
 from lockstep.client import Backoff, Message, MessageExt, MessageQueue, OrderedRetry, OrderlyContext, Producer
-from lockstep.dashboard import Dashboard, message_search
+from lockstep.dashboard import Dashboard
 from lockstep.dashboard.messages import lay_out
-from lockstep.dashboard.searches import SEARCHES_MAX
+from lockstep.dashboard.search import message_search
+from lockstep.dashboard.search.searches import SEARCHES_MAX
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages import related_messages
 from lockstep.protocol.codes import RequestCode

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from lockstep.client import (
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
     Consuming,
+    LocalProtocolError,
     Message,
     MessageExt,
     OrderedRetry,
@@ -156,6 +157,24 @@ async def test_span_of_a_send_has_the_kind_of_its_message(
         assert abs(int(found.pop("messaging.rocketmq.message.delivery_timestamp")) - sent_ms) < 120_000  # type: ignore[arg-type]
     assert found == expected
     assert trace_of(send) == trace_of(process), "a delayed message is a copy"
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-7))])
+async def test_span_of_a_send_has_the_moment_at_which_its_message_is_due(service: Service, telemetry: Telemetry, zone: tzinfo) -> None:
+    due_ms = Host.current().clock.wall_ms() + 86_400_123
+    due = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=due_ms)
+    await service.send(Message(TOPIC, b"paid"), deliver_at=due.astimezone(zone))
+    (send,) = telemetry.spans("send orders")
+    found = {key: value for key, value in (send.attributes or {}).items() if key.startswith("messaging.rocketmq.")}
+    assert found == {"messaging.rocketmq.message.type": "delay", "messaging.rocketmq.message.delivery_timestamp": due_ms}
+
+
+@pytest.mark.parametrize("how", [{"delay": 5}, {"deliver_at": "tomorrow"}, {"deliver_at": datetime(2030, 1, 1)}])
+async def test_span_of_a_send_with_an_invalid_delay_has_its_error(service: Service, telemetry: Telemetry, how: dict[str, Any]) -> None:
+    with pytest.raises(LocalProtocolError):
+        await service.send(Message(TOPIC, b"paid"), **how)
+    (send,) = telemetry.spans("send orders")
+    assert (send.attributes or {})["error.type"] == "LocalProtocolError"
 
 
 async def test_baggage_of_the_caller_is_in_the_listener(service: Service) -> None:

@@ -71,6 +71,7 @@ def test_own_codes_are_outside_rocketmqs_ranges() -> None:
     own = [code for code in RequestCode if code > 1000]
     assert own == [
         *range(30001, 30018),
+        RequestCode.LIST_WAITING,
         RequestCode.AUTHENTICATE,
         *range(30030, 30040),
     ]

@@ -256,7 +256,7 @@ async def test_handshakes_are_freed_without_the_collector(name: str, tmp_path: P
 
 def accepted() -> list[str]:
     """Return the peers of all accepted connections that exist."""
-    return [each.peer for each in gc.get_objects() if isinstance(each, Endpoint) and each.listener]
+    return [each.peer for each in gc.get_objects() if type(each) is Endpoint and each.listener]
 
 
 @pytest.mark.parametrize("end", [Endpoint.close, Endpoint.abort])

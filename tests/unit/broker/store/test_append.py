@@ -160,6 +160,21 @@ async def test_when_synced_starts_a_sync_at_once_and_is_called_after_it(flush: F
 
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
+async def test_when_synced_waits_for_the_journal_of_its_turn(flush: FlushMode) -> None:
+    files = SimFiles()
+    store = await open_store(files, host=host_of(files), flush=flush, flush_interval_ms=3_600_000)
+    store.writer.before_write = lambda: store.append_state(b"journal")
+    on_disk: list[bool] = []
+    store.writer.request_write()
+    store.writer.when_synced(lambda: on_disk.append(b"journal" in files.names[LOG].durable))
+    while not on_disk:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert on_disk == [True]
+    store.writer.before_write = None
+    await store.close()
+
+
+@pytest.mark.parametrize("flush", [ASYNC, SYNC])
 async def test_when_written_is_called_at_the_end_of_the_turn_before_any_sync(flush: FlushMode) -> None:
     files = SimFiles()
     host = host_of(files)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.broker.store import ReadStatus
 from lockstep.broker.store.log import append
-from lockstep.broker.store.log.append import ENTRY, STAMP, TopicField, take_frame
+from lockstep.broker.store.log.append import ENTRY, take_frame
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.queues import reader
 from lockstep.broker.store.queues.reader import Check, MismatchError
@@ -19,12 +19,9 @@ from lockstep.protocol.native import kernels
 from lockstep.testing.simulation.disk import SimFiles
 from support.kernels import Counting, mutations, needs_kernels, outcome, pure
 from support.store_kit import BORN_HOST, confirmed, open_store, record
+from support.taken_frames import DEFAULT, ORDERS, check_take
 
 pytestmark = needs_kernels
-
-ORDERS = TopicField("orders")
-STAMPED = STAMP.pack(b"\x7f\0\0\1\0\0\x1f\x90", 1_700_000_000_123, b"\x0a\0\0\2\0\0\x2a\x9f")
-DEFAULT: dict[str, Any] = {"queue_offset": 40, "position": 1000, "stamp": STAMPED, "size_max": 5000, "trusted": False, "sequenced": True}
 
 names = st.sampled_from(
     [*b"TAGS KEYS UNIQ_KEY DELAY TIMER_ TRAN_MSG PGROUP RETRY_TOPIC REAL_TOPIC REAL_QID __LS_ __LS_SEQ XTAGS".split(), b""]
@@ -32,26 +29,6 @@ names = st.sampled_from(
 values = st.binary(max_size=6) | st.text(max_size=6).map(str.encode) | st.sampled_from([b"red", "注文".encode(), "😀".encode()])
 pairs = st.tuples(names, st.sampled_from([b"\x01", b""]), values).map(b"".join)
 properties_of = st.lists(pairs, max_size=4).map(b"\x02".join) | st.binary(max_size=30)
-
-
-def taken(frame: bytes, count: int, **arguments: Any) -> tuple[object, bytes]:
-    """Return the entries or the error, and what is in memory then."""
-    tail = bytearray(b"before")
-    result = outcome(lambda: bytes(take_frame(tail, frame, count, ORDERS, 3, **DEFAULT | arguments)))
-    return result, bytes(tail)
-
-
-def check_take(frame: bytes, count: int, **arguments: Any) -> bool:
-    """Check that both forms do the same, and that the kernel declines what Python refuses. Return whether the kernel took the frame."""
-    native = taken(frame, count, **arguments)
-    with pure(append):
-        python = taken(frame, count, **arguments)
-    assert native == python, (frame, count)
-    tail = bytearray()
-    direct = kernels.take_frame(tail, frame, count, ORDERS.field, 3, *(DEFAULT | arguments).values())
-    assert direct is None or direct == python[0]
-    assert bytes(tail) == (b"" if direct is None else python[1][len(b"before") :])
-    return direct is not None
 
 
 def good(body: bytes, properties: bytes = b"", **more: int) -> bytes:
@@ -170,6 +147,7 @@ def test_tail_that_is_exported_is_unchanged_after_the_error() -> None:
 class FakeQueue:
     """The part of a ConsumeQueue that a Check reads."""
 
+    topic = "orders"
     queue_id = 3
     topic_field = ORDERS
 

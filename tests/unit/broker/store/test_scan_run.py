@@ -15,17 +15,18 @@ from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.log import scan as scan_module
 from lockstep.broker.store.log import scan_run
 from lockstep.broker.store.log.commit_log import BLANK_BYTES, CommitLog, Segment
-from lockstep.broker.store.log.delay_checksum import SEAL, SEAL_MARK, seal
 from lockstep.broker.store.log.scan import LogScan
-from lockstep.broker.store.log.stored_record import FirstPlace, FrameEnd, ScopeKey, StoredRecord, read_record
+from lockstep.broker.store.log.stored_record import Ended, FirstPlace, FrameEnd, ScopeKey, StoredRecord, read_record
+from lockstep.broker.store.log.waiting_records import SEAL, SEAL_MARK, seal
 from lockstep.broker.store.queues.consume_queue import QueueFiles
 from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.start.replay import LogState, ReplaySink
 from lockstep.broker.tables.sequence_table import LastFrame, Scope, SequenceTable, StoredFrame
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.messages.record import BLANK_MAGIC, HOSTS, OFFSETS, SIZE_AND_MAGIC
+from lockstep.protocol.messages.rooms import home_properties
 from lockstep.protocol.messages.sequence import STAMP_HEAD, FrameSequence, seal_frame
-from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
+from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC, TIMER_TOPIC
 from lockstep.protocol.native import kernels
 from lockstep.testing.simulation.disk import SimFiles
 from support.effort import SLOW
@@ -46,7 +47,16 @@ PROPERTIES = (
     b"K\x01TAGS\x01a",
     b"RETRY_TOPIC\x01orders",
 )
-ENDS = (b"__LS_FROM\x013:7", b"__LS_FROM\x013:7\x02TAGS\x01a", b"__LS_FROM\x01", b"__LS_FROM\x013", b"TAGS\x01a\x02__LS_FROM\x013:7")
+HOME = home_properties("orders", 0, 3)
+ENDS = (
+    b"__LS_FROM\x01t31:7",
+    b"__LS_FROM\x01t:7",
+    b"__LS_FROM\x013:7",
+    b"__LS_FROM\x013:7\x02TAGS\x01a",
+    b"__LS_FROM\x01",
+    b"__LS_FROM\x013",
+    b"TAGS\x01a\x02__LS_FROM\x013:7",
+)
 
 
 def stamp(*, first: str = "5", count: str = "1", flags: str = "1") -> bytes:
@@ -112,6 +122,9 @@ class DrawnLog:
     def delayed(self, level: int, *, sealed: bool) -> None:
         self._store([record(b"later", topic=SCHEDULE_TOPIC, queue_id=level)], SCHEDULE_TOPIC, level, sealed=sealed)
 
+    def timer(self, properties: bytes, *, sealed: bool) -> None:
+        self._store([record(b"later", topic=TIMER_TOPIC, properties=properties)], TIMER_TOPIC, 0, sealed=sealed)
+
     def frame(self, producer: int, topic: str, queue_id: int, count: int, body: int, how: str) -> None:
         epoch, first, crc = self._ends.get((producer, topic, queue_id), (1, 0, 0))
         if how == "epoch":
@@ -147,7 +160,7 @@ class DrawnLog:
             OFFSETS.pack_into(stored, 20, offset, position)
             HOSTS.pack_into(stored, 48, b"\x7f\0\0\1\0\0\x1f\x90", self._ms, b"\x0a\0\0\2\0\0\x2a\x9f")
             if sealed:
-                seal(stored, 0)
+                seal(stored, 0, len(stored))
             self.data += stored
 
 
@@ -168,7 +181,8 @@ class Broker:
         self.sequences = SequenceTable(scope_count_max=scope_count_max)
         self.state = LogState()
         self.states: list[bytes] = []
-        self.ends: list[tuple[int, int]] = []
+        self.ends: list[Ended] = []
+        self.waiting: list[tuple[str, int, int, int]] = []
         self.damage = DamageTable()
         self.sink = ReplaySink(self.queues, self, self.state, self.damage, dense=dense, skips=skips)
 
@@ -187,8 +201,11 @@ class Broker:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return self.sequences.crc_at(Scope(*scope), epoch, first, now_ms=store_ms)
 
-    def ended(self, queue_id: int, offset: int) -> None:
-        self.ends.append((queue_id, offset))
+    def ended(self, ended: Ended) -> None:
+        self.ends.append(ended)
+
+    def waits(self, topic: str, offset: int, dues: list[int], era: int, first: int | None = None) -> None:
+        self.waiting += [(topic, at, due, era) for at, due in enumerate(dues, offset)]
 
     def scopes_fit(self, count: int) -> bool:
         return self.sequences.fits(count)
@@ -225,7 +242,7 @@ class Broker:
         waiting = [(queue.topic, queue.queue_id) for queue in self.queues._dirty]
         stamps, sink = self.state.stamps, self.sink
         return [
-            *(queues, waiting, self.queues.waiting_count, self.states, self.ends, self.state.state_next),
+            *(queues, waiting, self.queues.waiting_count, self.states, self.ends, self.waiting, self.state.state_next),
             # A table forgets by the order of a topic's scopes; that of its topics means nothing.
             *({topic: list(scopes.items()) for topic, scopes in self.sequences._topics.items()}, len(self.sequences)),
             *(stamps.newest_ms, stamps.set_count, stamps.steps, stamps._reading),
@@ -270,6 +287,11 @@ ODD = (
     *(("frame", 0, "orders", 0, 2, 3, how) for how in ("epoch", "known", "gap", "damaged", "torn", *MIXED)),
     *(("prepared", "orders", mark) for mark in (0, SEAL_MARK)),
     *(("delayed", 3, {"sealed": sealed}) for sealed in (True, False)),
+    *(
+        ("timer", text, {"sealed": sealed})
+        for text in (HOME + b"TIMER_DELAY_MS\x015", stamp() + b"\x02" + HOME + b"TIMER_DELIVER_MS\x017", HOME)
+        for sealed in (True, False)
+    ),
     *(("time", by_ms) for by_ms in (0, 1_000, -1, -70_000)),
     ("gap", "orders", 0),
 )

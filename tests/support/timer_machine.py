@@ -1,0 +1,320 @@
+"""A real store with timers and the handlers of their requests, on a machine whose clocks and disk the test sets."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
+from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.home_delivery import HomeDelivery
+from lockstep.broker.delivery.timer_carry import TimerCarry
+from lockstep.broker.delivery.timer_delivery import TimerDelivery
+from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.processors.recall import RecallProcessor
+from lockstep.broker.processors.send import SendProcessor
+from lockstep.broker.processors.send_message import SendMessageProcessor
+from lockstep.broker.processors.sent_frames import SentFrames
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.processors.user_quotas import UserQuotas
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import ReadResult, Store
+from lockstep.broker.tables.send_gate import SendGate
+from lockstep.broker.tables.write_holds import WriteHolds
+from lockstep.protocol.codec import CODECS
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import MSGPACK, Command
+from lockstep.protocol.delays import LEVELS_MS
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.send import RecallMessageHeader, SendRecordsHeader, SendRecordsReply
+from lockstep.protocol.messages.recall import RecallHandle
+from lockstep.protocol.messages.record import RecordView, encode_record, split_records
+from lockstep.protocol.messages.rooms import home_properties
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
+from lockstep.protocol.names import TIMER_TOPIC
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.testing.simulation.disk import SimFiles
+from support.broker_fakes import FakeEndpoint
+from support.clocks import SetClock
+from support.coordination_kit import BROKER, CONFIG
+from support.store_kit import IDENTITY, STARTED_MS, append, config, confirmed, host_of, kill
+
+DAY_MS = 86_400_000
+TURNS_MAX = 200_000
+"""Turns of the loop after which what is waited for counts as never coming."""
+
+
+def delay(ms: int) -> bytes:
+    """Return the property of a timer that waits for so long."""
+    return b"TIMER_DELAY_MS\x01%d" % ms
+
+
+def until(ms: int) -> bytes:
+    """Return the property of a timer that waits until a time of day."""
+    return b"TIMER_DELIVER_MS\x01%d" % ms
+
+
+class RestingDelivery(TimerDelivery):
+    """A delivery that shows when it waits."""
+
+    is_resting = False
+
+    async def _wait_until_due(self) -> None:
+        self.is_resting = True
+        try:
+            await super()._wait_until_due()
+        finally:
+            self.is_resting = False
+
+
+class ReadGate:
+    """Holds the next read of the room: it has its result, and returns it when `go` is set. Other reads go on."""
+
+    def __init__(self, store: Store, *, after: int = 0) -> None:
+        """`after`: the number of reads that are not held."""
+        self._read = store.read_or_wait
+        self._left = after
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+        store.read_or_wait = self  # type: ignore[method-assign, assignment]
+
+    async def __call__(self, topic: str, *page: Any) -> ReadResult:
+        result = await self._read(topic, *page)
+        if topic == TIMER_TOPIC:
+            self._left -= 1
+            if self._left == -1:
+                self.reached.set()
+                await self.go.wait()
+        return result
+
+
+class TimerMachine:
+    """A machine whose wall clock is `clock.ahead_ms` ahead of the boot clock. Time passes only where a test says so."""
+
+    def __init__(self, seed: int = 0, **settings: Any) -> None:
+        """`settings` are those of the store."""
+        self.settings = {"segment_bytes": 1 << 20, "flush_interval_ms": 3_600_000, **settings}
+        self.clock = SetClock(STARTED_MS)
+        self.boots = 1
+        self.files = SimFiles(seed)
+        self.host = host_of(self.files)
+        object.__setattr__(self.host, "clock", self.clock)
+        object.__setattr__(self.host, "boot_id", lambda: f"boot-{self.boots}")
+        self.holds = WriteHolds()
+        self.sequences: dict[tuple[str, str, int], FrameSequence] = {}
+        """(Producer id, topic, queue id) → its last frame."""
+        self.sent = 0
+
+    # -- starts and ends -------------------------------------------------------------------------
+
+    async def start(self) -> "TimerMachine":
+        self.store = store = await Store.open(config(**self.settings), self.host, IDENTITY)
+        self.state = state = BrokerState(CONFIG, store, self.host.random)
+        self.recovery = await store.recover(state)
+        self.fatal: list[BaseException] = []
+        store.writer.on_fatal = self.fatal.append
+        store.record_clock()
+        coordination = state.coordination
+        coordination.enter_term(coordination.state.term + 1, assumed_loss=False, now_ms=0)
+        coordination.port_opened(0)
+        if coordination.state.term == 1:
+            self.create_topic("orders")
+            self.create_topic("bills")
+        await store.sync()
+        self._connect()
+        self.delivery = asyncio.ensure_future(self.timers.run())
+        return self
+
+    def _connect(self) -> None:
+        store, state, clock = self.store, self.state, self.clock
+        topics = GroupTopics(state.topics, store.check_new_state, lambda topic: self.holds.holds(topic, clock.boot_ms()))
+        self.home = HomeDelivery(store, topics)
+        self.timers = RestingDelivery(store, state.timers, self.home, clock)
+        self.carry = TimerCarry(store, state.timers)
+        delays = DelayedDelivery(store, state.delays, topics, self.home, LEVELS_MS)
+        failed = FailedMessages(store, state.coordination, delays, topics)
+        creator = TopicProcessor(state.topics, self.holds, clock, auto_create=False)
+        limits = UserQuotas(None, clock), state.timers, 100_000, 40 * DAY_MS
+        frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, *limits)
+        processors = [
+            SendProcessor(state.sequences, frames),
+            SendMessageProcessor(frames, creator, failed, self.host.random, broker_name=BROKER, cluster="DefaultCluster"),
+            RecallProcessor(store, state.timers, BROKER),
+        ]
+        self.dispatcher = Dispatcher(processors, store.writer, {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256)})
+        store.writer.on_arrival = lambda topic, _queue_id: self.timers.on_arrival() if topic == TIMER_TOPIC else None
+
+    async def stop(self) -> None:
+        """Stop in order."""
+        self.delivery.cancel()
+        await self.dispatcher.close()
+        await self.store.close()
+
+    async def kill(self, *, power: bool = False) -> None:
+        """End the process, or cut the power of the machine: unsynced writes are kept, lost or torn."""
+        self.delivery.cancel()
+        await kill(self.store, self.files, power=power)
+        self.boots += power
+
+    async def lose_power(self) -> None:
+        """Cut the power of the machine, so that all that was not synced is lost."""
+        await self.kill()
+        self.files.crash(power=True, keep=lambda *_: False)
+        self.boots += 1
+
+    async def restart(self, *, power: bool = False, snapshot: bool = False) -> None:
+        if snapshot:
+            await self.snapshot()
+        await self.kill(power=power)
+        await self.start()
+
+    async def snapshot(self) -> None:
+        await self.store.write_snapshot(self.state.take_snapshot())
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, counter: int = 1, queues: int = 4) -> None:
+        """Create a topic or, with a higher counter than it has and `queues` 0, delete it."""
+        entries = (LayoutEntry(BROKER, queues, queues, counter),) if queues else ()
+        self.state.topics.create(TopicLayout(topic, LayoutVersion(counter, 7), entries))
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def ask(
+        self, code: RequestCode, header: object, body: bytes = b"", *, codec: int = MSGPACK, version: int = 455, peer: str = "10.0.0.7:5000"
+    ) -> Command:
+        """Return the response to a request."""
+        endpoint = FakeEndpoint(peer=peer)
+        command = Command(int(code), 1, version=version, fields=CODECS[codec].write_fields(header), body=body, codec=codec)
+        self.dispatcher(command, cast(Any, endpoint))
+        await self.turns_until(lambda: bool(endpoint.sent))
+        (response,) = endpoint.take()
+        return response
+
+    async def send(
+        self,
+        *messages: tuple[bytes, bytes],
+        topic: str = "orders",
+        queue_id: int = 2,
+        producer: str | None = None,
+        properties: bytes = b"",
+        named: bool = True,
+        peer: str = "10.0.0.7:5000",
+        **fields: int,
+    ) -> list[str]:
+        """Send a frame of (body, property of the timer) as lockstep's clients do. Return the recall handles.
+
+        `properties` follow the id of each message, which it has if it is `named`. Without a `producer` it is the first frame of a new one.
+        """
+        layout = self.state.topics.require_layout(topic)
+        home, ids, records = home_properties(topic, queue_id, layout.began), list[str](), list[bytes]()
+        for body, timer in messages:
+            ids.append(f"ID{self.sent:06}")
+            self.sent += 1
+            text = b"\x02".join(filter(None, (home + timer, b"UNIQ_KEY\x01" + ids[-1].encode() if named else b"", properties)))
+            records.append(encode_record(TIMER_TOPIC.encode(), 0, body, text, **{"born_ms": 1, **fields}))
+        producer = f"{self.sent:032x}" if producer is None else producer
+        scope = producer, topic, queue_id
+        last = self.sequences.get(scope)
+        place = (0, True) if last is None else (last.next, False)
+        wanted = FrameSequence(producer, queue_id * 2 + (topic == "bills"), 1, place[0], len(records), place[1], 0)
+        frame, sealed = seal_frame(records, wanted, 0 if last is None else last.crc)
+        sequence = sealed.producer_id, sealed.partition, sealed.epoch, sealed.first, sealed.first_known, sealed.crc
+        header = SendRecordsHeader(topic, queue_id, len(records), None, None, *sequence, room=TIMER_TOPIC, began=layout.began)
+        response = await self.ask(RequestCode.SEND_RECORDS, header, frame, peer=peer)
+        assert response.code == ResponseCode.SUCCESS, response.remark
+        self.sequences[scope] = sealed
+        stored = from_plain(SendRecordsReply, response.fields)
+        return [
+            RecallHandle(topic, BROKER, due_ms(timer, stored.store_timestamp), ids[number], stored.queue_offset + number).encode()
+            for number, (_, timer) in enumerate(messages)
+        ]
+
+    async def put(self, body: bytes, timer: bytes, **how: Any) -> str:
+        """Send one timer. Return its recall handle."""
+        return (await self.send((body, timer), **how))[0]
+
+    async def recall(self, handle: str, topic: str = "orders") -> Command:
+        return await self.ask(RequestCode.RECALL_MESSAGE, RecallMessageHeader(topic, handle))
+
+    # -- time ------------------------------------------------------------------------------------
+
+    async def turns_until(self, is_so: Callable[[], bool]) -> None:
+        """Let the loop turn until `is_so` returns True. Raise the error that has ended the delivery."""
+        for _ in range(TURNS_MAX):
+            if is_so():
+                return
+            if self.delivery.done() and not self.delivery.cancelled():
+                self.delivery.result()
+            await asyncio.sleep(0)
+        raise AssertionError("it never happens")
+
+    async def rest(self) -> None:
+        """Wake the delivery, and wait until it has done all that it can do now."""
+        self.timers.is_resting = False
+        self.timers.on_arrival()
+        await self.turns_until(lambda: self.timers.is_resting)
+
+    async def look(self) -> None:
+        """Do what a broker does in a second, the delivery included, while the clocks stand."""
+        self.store.follow_clock()
+        await self.rest()
+        await confirmed(self.store)
+
+    async def pass_ms(self, ms: int, step_ms: int = 1_000) -> None:
+        end = self.clock.now_ms + ms
+        while self.clock.now_ms < end:
+            self.clock.now_ms = min(end, self.clock.now_ms + step_ms)
+            await self.look()
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    async def records(self, topic: str = "orders", queue_id: int = 2) -> list[RecordView]:
+        """Return the messages of a queue."""
+        first, end = self.store.bounds(topic, queue_id)
+        found: list[RecordView] = []
+        while first + len(found) < end:
+            result = await self.store.read_or_wait(topic, queue_id, first + len(found), 1_000, 1 << 22)
+            data = b"".join(result.parts)
+            found += [RecordView(data, begin) for begin, _ in split_records(data)]
+        return found
+
+    async def arrived(self, topic: str = "orders", queue_id: int = 2) -> list[bytes]:
+        """Return the bodies in the order of arrival."""
+        return [record.body for record in await self.records(topic, queue_id)]
+
+    async def stored_timer(self, offset: int) -> RecordView:
+        """Return the record in the room at this offset."""
+        result = await self.store.read_or_wait(TIMER_TOPIC, 0, offset, 1, 1)
+        return RecordView(b"".join(result.parts))
+
+    # -- retention -------------------------------------------------------------------------------
+
+    async def fill(self, files: int) -> None:
+        """Append messages of other senders until the log has so many more files."""
+        end = self.store.log_bounds[1] // self.segment_bytes + files
+        while self.store.log_bounds[1] // self.segment_bytes < end:
+            append(self.store, b"f" * 1_000, topic="filler")
+        await confirmed(self.store)
+
+    @property
+    def segment_bytes(self) -> int:
+        return int(self.settings["segment_bytes"])
+
+    async def two_snapshots(self) -> None:
+        """Write two snapshots, each at another end of the log."""
+        for _ in range(2):
+            self.state.record_store_id()
+            await self.snapshot()
+
+    async def remove_old(self) -> None:
+        """Run a round of retention, after two snapshots: it keeps what the older one needs."""
+        await self.two_snapshots()
+        await self.store.retention(self.store.safe_now_ms(), self.carry.carry_before)
+
+
+def due_ms(timer: bytes, store_ms: int) -> int:
+    """Return when a timer is due by the clock of the store that stored it."""
+    name, _, value = timer.partition(b"\x01")
+    return store_ms + int(value) if name == b"TIMER_DELAY_MS" else int(value)
