@@ -85,6 +85,8 @@ class SendProcessor:
     def _stale(self, header: SendRecordsHeader) -> TopicLayout | None:
         """Return the layout in force if a keyed send used an older one, or a send to a waiting room names another creation of the topic.
         An unknown topic is checked later."""
+        if header.layout_counter is None and header.room is None:
+            return None
         layout = self._topics.find_layout(header.topic)
         if header.room is not None and layout is not None and header.began != layout.began:
             return layout  # the topic was deleted, and created again, since the sender has seen it

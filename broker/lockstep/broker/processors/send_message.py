@@ -158,7 +158,7 @@ class SendMessageProcessor:
             appended, handle = self._append_timer(request, header, self._copy_of(request, record), *timer)
         else:
             appended = self._frames.append(request, header.topic, queue_id, record, 1)
-        reply = replace(self._send_reply(request, header, queue_id, appended, (0,)), recall_handle=handle)
+        reply = self._send_reply(request, header, queue_id, appended, (0,), handle)
         result = PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
         return self._creator.respond_when_known(request, result) if is_new else result
 
@@ -264,16 +264,22 @@ class SendMessageProcessor:
         self._check_supported(request, message, retry=False)
 
     def _send_reply(
-        self, request: Request, header: SendMessageHeader, queue_id: int, appended: Appended, starts: Sequence[int]
+        self,
+        request: Request,
+        header: SendMessageHeader,
+        queue_id: int,
+        appended: Appended,
+        starts: Sequence[int],
+        handle: str | None = None,
     ) -> SendReply:
-        """Return the response to a send. `starts`: where its messages begin within the frame."""
+        """Return the response to a send. `starts`: where its messages begin within the frame. `handle`: its recall handle."""
         host = host_text(self._store.store_host)
         ids = ",".join(offset_message_id(host, appended.physical_offset + start) for start in starts)
         if request.is_native:
             return SendReply(ids, queue_id, appended.queue_offset)
         # Clients read the `transactionId` from 5.0 on.
         unique = split_properties(header.properties).get(UNIQ_KEY) if request.version >= VERSION_5_0 else None
-        return SendReply(ids, queue_id, appended.queue_offset, REGION, self._traced, unique)
+        return SendReply(ids, queue_id, appended.queue_offset, REGION, self._traced, unique, handle)
 
 
 def record_of_send(header: SendMessageHeader, queue_id: int, body: bytes | bytearray | memoryview, cluster: str | None = None) -> bytes:
