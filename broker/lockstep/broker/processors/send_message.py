@@ -56,7 +56,7 @@ from lockstep.protocol.messages.properties import (
 )
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import RecordView, encode_record
-from lockstep.protocol.messages.rooms import TIMER_MS_MAX
+from lockstep.protocol.messages.rooms import TIMER_MS_MAX, due_ms_of
 from lockstep.protocol.names import RETRY_PREFIX, check_topic, dlq_topic, is_sendable_topic
 from lockstep.runtime.host import Random
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
@@ -169,13 +169,13 @@ class SendMessageProcessor:
         self._frames.check_pending(1)
         layout = self._topics.find_layout(header.topic)
         now_ms = self._store.now_ms()
-        due_ms = now_ms + value if name == TIMER_DELAY_MS else value
-        if due_ms - now_ms > self._frames.wait_max_ms:
-            days, days_max = (due_ms - now_ms) / DAY_MS, self._frames.wait_max_ms / DAY_MS
+        wait_ms = due_ms_of(name.encode(), value, now_ms) - now_ms
+        if wait_ms > self._frames.wait_max_ms:
+            days, days_max = wait_ms / DAY_MS, self._frames.wait_max_ms / DAY_MS
             raise MessageIllegalError(f"property {name}: the message would wait for {days:.2f} days, at most {days_max:g} (timer_days_max)")
         timer = copy.as_timer(0 if layout is None else layout.began, name, value)
         appended = store_copy(self._store, timer)
-        due_ms = appended.store_timestamp + value if name == TIMER_DELAY_MS else value
+        due_ms = due_ms_of(name.encode(), value, appended.store_timestamp)
         unique = copy.properties.get(UNIQ_KEY)
         if unique is None:
             return appended, None

@@ -9,7 +9,7 @@ from lockstep.client.producer.result import FrameResult, SendStatus
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.messages.properties import NAME_END, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from lockstep.protocol.messages.recall import RecallHandle
-from lockstep.protocol.messages.rooms import TIMER_MS_MAX
+from lockstep.protocol.messages.rooms import TIMER_MS_MAX, due_ms_of
 from lockstep.protocol.topics.queue import MessageQueue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,7 +31,7 @@ class TimerResult(FrameResult):
         if self.room_offset < 0:
             return ""
         name, _, value = self.timers[index].partition(NAME_END.encode())
-        due_ms = self.store_ms + int(value) if name == TIMER_DELAY_MS.encode() else int(value)
+        due_ms = due_ms_of(name, int(value), self.store_ms)
         handle = RecallHandle(self.queue.topic, self.queue.broker_name, due_ms, self.ids[index], self.room_offset + index)
         return handle.encode()
 

@@ -45,7 +45,7 @@ _HOME = re.compile(
     f"(?:({TIMER_DELAY_MS}|{TIMER_DELIVER_MS}|{CARRIED_DUE})\x01([0-9]{{1,{NUMBER_DIGITS_MAX}}})(?:\x02|\\Z))"
     f"(?:{CARRIED_FIRST}\x01([0-9]{{1,19}})(?:\x02|\\Z))?".encode()
 )
-_DELAY, _DELIVER = TIMER_DELAY_MS.encode(), TIMER_DELIVER_MS.encode()
+_DELAY, _DELIVER, _CARRIED = TIMER_DELAY_MS.encode(), TIMER_DELIVER_MS.encode(), CARRIED_DUE.encode()
 
 
 class TimerProperties(NamedTuple):
@@ -65,11 +65,9 @@ class TimerProperties(NamedTuple):
 
     def code(self, store_ms: int) -> int:
         """Return the due code of a record that was stored at this time."""
-        if self.name == _DELAY:
-            return (store_ms + self.value) << DUE_SHIFT
-        if self.name == _DELIVER:
-            return self.value << DUE_SHIFT | ABSOLUTE
-        return self.value | CARRIED
+        if self.name == _CARRIED:
+            return self.value | CARRIED
+        return due_ms_of(self.name, self.value, store_ms) << DUE_SHIFT | (ABSOLUTE if self.name == _DELIVER else 0)
 
 
 def read_timer(properties: bytes) -> TimerProperties | None:
@@ -79,6 +77,11 @@ def read_timer(properties: bytes) -> TimerProperties | None:
         return None
     topic, queue_id, began, name, value, first = found.groups()
     return TimerProperties(topic, int(queue_id), int(began), name, int(value), found.end(), None if first is None else int(first))
+
+
+def due_ms_of(name: bytes, value: int, store_ms: int) -> int:
+    """Return when a message is due that has TIMER_DELAY_MS or TIMER_DELIVER_MS with this value, and was stored at this time."""
+    return store_ms + value if name == _DELAY else value
 
 
 def home_properties(topic: str, queue_id: int, began: int) -> bytes:
