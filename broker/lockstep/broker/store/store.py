@@ -236,8 +236,7 @@ class Store:
             raise MessageIllegalError(self._unfit(topic, queue_id, size, count))
         if size > self._disk.room:
             if from_reserve:
-                self._disk.check_copy(size, self._host.clock.monotonic_ms())
-                self._disk.room += size  # it is subtracted below
+                self._disk.check_half(size, self._host.clock.monotonic_ms())
             else:
                 self._make_room(size)
         queue = self._queues.get((topic, queue_id))

@@ -82,6 +82,11 @@ class DiskWatch:
 
         A master uses its reserve for state, which its replica has to copy.
         """
+        self.check_half(size, now_ms)
+        self.room -= size
+
+    def check_half(self, size: int, now_ms: int) -> None:
+        """Raise ServiceNotAvailableError if `size` more bytes would leave less than half the reserve."""
         self.look_if_due(now_ms)
         more = self.reserve_bytes - self.reserve_bytes // 2
         if self.room + more < size:
@@ -91,7 +96,6 @@ class DiskWatch:
                     f"disk of {self._path} has {self._space.free_bytes} bytes free; nothing is copied where less than half of the reserve "
                     f"of {self.reserve_bytes} bytes would be left. Free some space: copying resumes automatically"
                 )
-        self.room -= size
 
     def status(self, now_ms: int, log_bytes: int) -> DiskStatus:
         """Look at the file system, and return its present use."""
