@@ -86,7 +86,11 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith(event)]
 
 
-def test_retry_with_jitter_waits_for_its_own_delay() -> None:
+def test_retry_with_jitter_waits_for_its_own_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Taskiq adds its jitter to the delay that the task already has, so it grows with each retry."""
+    jitter = iter([0.5, 0.25, 0.125])
+    monkeypatch.setattr("taskiq.middlewares.smart_retry_middleware.random.random", lambda: next(jitter))
+
     async def main() -> None:
         async with shop(smart(default_delay=3, use_jitter=True)) as it, it.worker():
             await it.task(fails=3, retry_on_error=True).kiq("1")
