@@ -6,7 +6,7 @@ which a timer can't be carried is not removed: retention waits for it.
 
 import asyncio
 
-from lockstep.broker.delivery.timer_copies import carried_record, code_of
+from lockstep.broker.delivery.timer_copies import carried_record
 from lockstep.broker.store import ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.timer_table import PendingTimer, TimerTable
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, StoreError
@@ -82,5 +82,5 @@ class TimerCarry:
         born_host = data[BORN_HOST_AT:STORE_TIMESTAMP_AT]
         appended = self._store.append_frame(TIMER_TOPIC, 0, frame, 1, born_host=born_host, trusted=True, from_reserve=True)
         self._table.carried.add(first, appended.queue_offset)
-        self._table.remove(timer.offset, code_of(timer))
+        self._table.remove(timer.offset, timer.code)
         return len(frame)

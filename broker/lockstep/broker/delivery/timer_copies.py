@@ -4,16 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lockstep.broker.store.log.stored_record import Ended
+from lockstep.broker.store.log.stored_record import TIMER_WAITED, Ended
 from lockstep.broker.store.log.waiting_records import NO_SEAL
-from lockstep.broker.tables.timer_table import TIMES_OF_DAY, PendingTimer
+from lockstep.broker.tables.timer_table import PendingTimer
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.messages.properties import CARRIED_DUE, CARRIED_FIRST, NAME_END, VALUE_END, WAITED
 from lockstep.protocol.messages.record import (
     BODY_LENGTH_AT,
     BORN_HOST_AT,
     INT32,
-    NO_HOST,
     PREPARED_OFFSET_AT,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
@@ -24,12 +23,12 @@ from lockstep.protocol.messages.record import (
     UINT32,
     record_bounds,
 )
-from lockstep.protocol.messages.rooms import ABSOLUTE, DUE_SHIFT, home_properties, read_timer
+from lockstep.protocol.messages.rooms import ABSOLUTE, DUE_SHIFT, TimerProperties, home_properties, read_timer
 from lockstep.protocol.names import TIMER_TOPIC
 
-_COPIED = f"{WAITED}{NAME_END}t%d:%d{VALUE_END}%b".encode()
-_COPIED_ALONE = f"{WAITED}{NAME_END}t%d:%d%b".encode()
-"""The properties of a copy: what it ends (waited_value), and those of the message."""
+_COPIED = f"{WAITED}{NAME_END}{TIMER_WAITED}{VALUE_END}%b".encode()
+_COPIED_ALONE = f"{WAITED}{NAME_END}{TIMER_WAITED}%b".encode()
+"""The properties of a copy: what it ends, and those of the message."""
 _DUE = f"{CARRIED_DUE}{NAME_END}%d{VALUE_END}{CARRIED_FIRST}{NAME_END}%d".encode()
 _ZERO_16, _ZERO_24 = bytes(16), bytes(24)
 
@@ -85,18 +84,24 @@ def carried_record(data: bytes, timer: PendingTimer, due_ms: int) -> tuple[bytes
 
     Raises RemoteProtocolError if `data` is no timer's.
     """
+    topic_at, properties, waiting = _read(timer, data)
+    first = timer.offset if waiting.first is None else waiting.first
+    code = due_ms << DUE_SHIFT | timer.code & ABSOLUTE
+    home = home_properties(waiting.topic.decode(), waiting.queue_id, waiting.began)
+    room = _COPIED % (timer.code, timer.offset, home) + _DUE % (code, first)
+    rest = properties[waiting.end :]
+    properties = b"%b%b%b" % (room, VALUE_END.encode(), rest) if rest else room
+    return b"".join(_parts(data, topic_at, properties, TIMER_TOPIC.encode(), 0)), first
+
+
+def _read(timer: PendingTimer, data: bytes) -> tuple[int, bytes, TimerProperties]:
+    """Return where the topic begins in the stored record of a timer, its properties, and what they say of the timer."""
     topic_at, properties_at, end = record_bounds(data)
     properties = data[properties_at:end]
     waiting = read_timer(properties)
     if waiting is None:
         raise RemoteProtocolError(f"offset {timer.offset} of {TIMER_TOPIC} is no timer")
-    first = timer.offset if waiting.first is None else waiting.first
-    code = due_ms << DUE_SHIFT | code_of(timer) & ABSOLUTE
-    home = home_properties(waiting.topic.decode(), waiting.queue_id, waiting.began)
-    room = _COPIED % (code_of(timer), timer.offset, home) + _DUE % (code, first)
-    rest = properties[waiting.end :]
-    properties = b"%b%b%b" % (room, VALUE_END.encode(), rest) if rest else room
-    return b"".join(_parts(data, topic_at, properties, TIMER_TOPIC.encode(), 0)), first
+    return topic_at, properties, waiting
 
 
 def by_home(due: Iterable[tuple[PendingTimer, bytes]]) -> dict[Home, HomeBound]:
@@ -106,27 +111,18 @@ def by_home(due: Iterable[tuple[PendingTimer, bytes]]) -> dict[Home, HomeBound]:
     """
     found: dict[Home, HomeBound] = {}
     for timer, data in due:
-        topic_at, properties_at, end = record_bounds(data)
-        properties = data[properties_at:end]
-        waiting = read_timer(properties)
-        if waiting is None:
-            raise RemoteProtocolError(f"offset {timer.offset} of {TIMER_TOPIC} is no timer")
-        home = Home(waiting.topic.decode(), waiting.queue_id, waiting.began, data[BORN_HOST_AT:STORE_TIMESTAMP_AT] or NO_HOST)
+        topic_at, properties, waiting = _read(timer, data)
+        home = Home(waiting.topic.decode(), waiting.queue_id, waiting.began, data[BORN_HOST_AT:STORE_TIMESTAMP_AT])
         bound = found.get(home)
         if bound is None:
             bound = found[home] = HomeBound()
         bound.timers.append(timer)
         rest = properties[waiting.end :]
         copied = _COPIED if rest else _COPIED_ALONE
-        bound.records.append((data, topic_at, copied % (code_of(timer), timer.offset, rest)))
+        bound.records.append((data, topic_at, copied % (timer.code, timer.offset, rest)))
     return found
 
 
 def ended_by(timer: PendingTimer) -> Ended:
     """Return what the copy of a timer ends."""
-    return Ended(TIMER_TOPIC, 0, timer.offset, code_of(timer))
-
-
-def code_of(timer: PendingTimer) -> int:
-    """Return the due code by which a timer is found in the table."""
-    return timer.due_ms << DUE_SHIFT | (ABSOLUTE if timer.era == TIMES_OF_DAY else 0)
+    return Ended(TIMER_TOPIC, 0, timer.offset, timer.code)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, LOSSES, RETRY_MS, HomeDelivery
-from lockstep.broker.delivery.timer_copies import Home, by_home, code_of
+from lockstep.broker.delivery.timer_copies import Home, by_home
 from lockstep.broker.store import ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.timer_table import PendingTimer, TimerTable
 from lockstep.protocol.errors import RemoteProtocolError, SystemBusyError
@@ -166,9 +166,9 @@ class TimerDelivery:
             self._failed.pop(timer.offset, None)
             if delivered:
                 self.delivered_count += 1
-                self._table.remove(timer.offset, code_of(timer))
+                self._table.remove(timer.offset, timer.code)
             else:
-                self._table.end(timer.offset, code_of(timer))
+                self._table.end(timer.offset, timer.code)
 
     def _defer(self, topic: str, timer: PendingTimer) -> None:
         self._deferred.setdefault(topic, deque()).append(timer)
@@ -189,7 +189,7 @@ class TimerDelivery:
     def _lose(self, timer: PendingTimer) -> None:
         self._failed.pop(timer.offset, None)
         self._store.damage.add_lost(TIMER_TOPIC, 0, timer.offset, timer.offset + 1)
-        self._table.end(timer.offset, code_of(timer))
+        self._table.end(timer.offset, timer.code)
 
     async def _read(self, run: list[PendingTimer]) -> list[bytes]:
         """Return the records of the first timers, or only that of the first one if those after it can't be read. Return none if the first

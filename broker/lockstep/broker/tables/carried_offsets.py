@@ -2,12 +2,10 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.tables.packed_numbers import from_bytes, to_bytes
-
-ROW_COUNT = 8_192
+from lockstep.broker.tables.packed_numbers import ROW_COUNT, from_bytes, pieces, to_bytes
 
 
 class CarriedOffsets:
@@ -39,14 +37,10 @@ class CarriedOffsets:
 
     def snapshot(self) -> SnapshotRows:
         """Return rows of [packed first offsets, packed present offsets]."""
-        pieces = [(firsts[at : at + ROW_COUNT], presents[at : at + ROW_COUNT]) for firsts, presents in self._runs for at in _starts(firsts)]
-        return SnapshotRows(len(pieces), lambda: ([to_bytes(firsts), to_bytes(presents)] for firsts, presents in pieces))
+        rows = [row for run in self._runs for row in zip(*(pieces(numbers, ROW_COUNT) for numbers in run), strict=True)]
+        return SnapshotRows(len(rows), lambda: (list(map(to_bytes, row)) for row in rows))
 
     def restore(self, plain: Iterable[tuple[bytes, bytes]]) -> None:
         for firsts, presents in plain:
             for first, present in zip(from_bytes(firsts), from_bytes(presents), strict=True):
                 self.add(first, present)
-
-
-def _starts(run: "array[int]") -> Iterator[int]:
-    return iter(range(0, len(run), ROW_COUNT))

@@ -2,6 +2,19 @@
 
 import sys
 from array import array
+from collections.abc import Iterator
+
+ROW_COUNT = 8_192
+"""Numbers of one row of a snapshot."""
+
+
+def pieces(numbers: "array[int]", count: int) -> "Iterator[array[int]]":
+    """Yield copies of the parts of an array, of `count` numbers each, to which numbers may be added and from whose end they may be removed
+    meanwhile."""
+    at = 0
+    while piece := numbers[at : at + count]:
+        yield piece
+        at += count
 
 
 def to_bytes(numbers: "array[int]") -> bytes:

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.carried_offsets import CarriedOffsets
-from lockstep.broker.tables.packed_numbers import from_bytes, to_bytes
-from lockstep.protocol.messages.rooms import ABSOLUTE, CARRIED, due_of_code
+from lockstep.broker.tables.packed_numbers import ROW_COUNT, from_bytes, pieces, to_bytes
+from lockstep.protocol.messages.rooms import ABSOLUTE, CARRIED, DUE_SHIFT, due_of_code
 
 ENDED, RECALLED = "timer.ended", "timer.recalled"
 """The kinds of this table's journal changes, with (due code, offset): a timer can't be delivered, or its sender has taken it back."""
@@ -36,8 +36,6 @@ SPLIT_AHEAD_MS = 15_000
 """How long before its first timer is due a bucket is split: a million timers take less than that."""
 TIMES_OF_DAY = -1
 """The era of the wheel of absolute times."""
-ROW_COUNT = 8_192
-"""Timers of one row of a snapshot."""
 RECALLED_KEPT_MS = 86_400_000
 """How long a recall is known after the timer would have been due: it may be repeated, and the clock may be set."""
 COMPACT_COUNT = 1_024
@@ -61,6 +59,11 @@ class PendingTimer(NamedTuple):
     """By the stamps of its era, or the time of day."""
     offset: int
     """Its offset in the room."""
+
+    @property
+    def code(self) -> int:
+        """Return its due code, without CARRIED."""
+        return self.due_ms << DUE_SHIFT | (ABSOLUTE if self.era == TIMES_OF_DAY else 0)
 
 
 class BucketPiece(NamedTuple):
@@ -186,19 +189,11 @@ class _Wheel:
         """Yield copies in pieces: (key of a bucket, timers, whether the one with an offset is left out, what completes a packed timer)."""
         for key, bucket in self.buckets.items():
             gone = frozenset(self.gone.get(key, ()))
-            for at in range(0, len(bucket), ROW_COUNT):
-                yield key, bucket[at : at + ROW_COUNT], gone.__contains__, 0
+            for piece in pieces(bucket, ROW_COUNT):
+                yield key, piece, gone.__contains__, 0
         for due_ms, slot in self.slots.items():
-            for at in range(0, len(slot), ROW_COUNT):
-                yield due_ms >> BUCKET_BITS, slot[at : at + ROW_COUNT], _NOTHING.__contains__, _packed(due_ms, 0)
-
-
-def _pieces(numbers: "array[int]") -> "Iterator[array[int]]":
-    """Yield copies of the parts of an array, to which numbers may be added and from whose end they may be removed meanwhile."""
-    at = 0
-    while piece := numbers[at : at + PIECE_COUNT]:
-        yield piece
-        at += PIECE_COUNT
+            for piece in pieces(slot, ROW_COUNT):
+                yield due_ms >> BUCKET_BITS, piece, _NOTHING.__contains__, _packed(due_ms, 0)
 
 
 def _packed(due_ms: int, offset: int) -> int:
@@ -455,7 +450,7 @@ class TimerTable:
         while wheel is not None and (keys := nsmallest(KEY_COUNT, [key for key in wheel.buckets if key >= first])):
             for key in keys:
                 left_out = self._named.get(key, _NOTHING), self._gone.get(key, _NOTHING)
-                for timers in _pieces(wheel.buckets.get(key, _EMPTY)):
+                for timers in pieces(wheel.buckets.get(key, _EMPTY), PIECE_COUNT):
                     yield BucketPiece(key << BUCKET_BITS, timers, *left_out)
             first = keys[-1] + 1
 
@@ -473,7 +468,7 @@ class TimerTable:
             if not times:
                 return
             for due_ms in times:
-                for offsets in _pieces(wheel.slots.get(due_ms, _EMPTY)[:]):
+                for offsets in pieces(wheel.slots.get(due_ms, _EMPTY)[:], PIECE_COUNT):
                     yield due_ms, offsets
             from_ms = times[-1] + 1
 

@@ -136,9 +136,13 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     )
 
 
+TIMER_WAITED = "t%d:%d"
+"""The value of `__LS_FROM` in the copy of a timer: its due code and its offset in the room."""
+
+
 def waited_value(ended: Ended) -> str:
     """Return the value of `__LS_FROM` in the copy that ends this wait."""
-    return f"{ended.queue_id}:{ended.offset}" if ended.topic == SCHEDULE_TOPIC else f"t{ended.due}:{ended.offset}"
+    return f"{ended.queue_id}:{ended.offset}" if ended.topic == SCHEDULE_TOPIC else TIMER_WAITED % (ended.due, ended.offset)
 
 
 def _ends(properties: bytes) -> Ended | None:
