@@ -11,10 +11,10 @@ from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.timer_carry import TimerCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.processors.recall import RecallProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
 from lockstep.broker.processors.sent_frames import SentFrames
+from lockstep.broker.processors.timers.recall import RecallProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.state import BrokerState

@@ -47,7 +47,6 @@ from lockstep.broker.processors.park import ParkProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.purge import PURGE_LANE, PurgeProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
-from lockstep.broker.processors.recall import RecallProcessor
 from lockstep.broker.processors.replication import ReplicaServerProcessor, StatusOfCopyProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
@@ -56,9 +55,10 @@ from lockstep.broker.processors.sent_frames import UNCONFIRMED_MAX, SentFrames
 from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
+from lockstep.broker.processors.timers.recall import RecallProcessor
+from lockstep.broker.processors.timers.waiting import WaitingProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
-from lockstep.broker.processors.waiting import WaitingProcessor
 from lockstep.broker.replication.asking import RoleChangesError, RoleError, ask_before_start
 from lockstep.broker.replication.copy_identity import Role, read_copy_identity
 from lockstep.broker.replication.serving import REPLICA_LANE, ReplicaServer

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockstep.broker.delivery.timer_carry import TimerCarry
-from lockstep.broker.processors import recall
-from lockstep.broker.processors.recall import RecallProcessor
+from lockstep.broker.processors.timers import recall
+from lockstep.broker.processors.timers.recall import RecallProcessor
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import closing
 
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.processors.recall import offsets_of
-from lockstep.broker.store import ReadStatus, Store, StoreCorruptError
+from lockstep.broker.processors.timers.timer_lookup import TimerLookup
+from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.timer_table import TIMES_OF_DAY, PendingTimer, TimerTable
 from lockstep.broker.tables.timer_walk import SELECT_COUNT, Place, TimerWalk
 from lockstep.protocol.bodies import WaitingPage, WaitingRow
@@ -17,7 +17,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import ListWaitingHeader
 from lockstep.protocol.messages.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, check_text, decode_properties
 from lockstep.protocol.messages.recall import HANDLE_LENGTH_MAX, RecallHandle
-from lockstep.protocol.messages.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT, record_bounds
+from lockstep.protocol.messages.record import INT64, STORE_TIMESTAMP_AT, record_bounds
 from lockstep.protocol.messages.rooms import TimerProperties, read_timer
 from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.runtime.metrics import Slices
@@ -51,7 +51,7 @@ class WaitingProcessor:
         self._timers = timers
         self._deleted_since = deleted_since
         self._budget = budget
-        self._broker_name = broker_name
+        self._lookup = TimerLookup(store, timers, broker_name)
 
     @handles(
         RequestCode.LIST_WAITING,
@@ -70,7 +70,7 @@ class WaitingProcessor:
         for name, text in (("key", header.key), ("sharding key", header.sharding_key)):
             if text is not None:
                 check_text(name, text)
-        listing = _Listing(header, request.user, self._deleted_since, self._broker_name)
+        listing = _Listing(header, request.user, self._deleted_since, self._lookup.broker_name)
         cursor = await (self._page(header, listing) if header.recall_handle is None else self._named(header.recall_handle, listing))
         page = WaitingPage((), cursor, len(self._timers), listing.unread)
         return request.reply(body=pack_around(to_plain(page) | {"rows": await packed_rows(listing.rows, self._budget)}))
@@ -104,9 +104,8 @@ class WaitingProcessor:
     async def _named(self, text: str, listing: "_Listing") -> None:
         """Add the row of the message of a recall handle, if it waits."""
         handle = RecallHandle.decode(text)
-        if handle.broker_name != self._broker_name:
-            raise LocalProtocolError(f"the handle is of broker {handle.broker_name}, this is {self._broker_name}")
-        for offset in sorted(offsets_of(handle, self._store, self._timers)):
+        self._lookup.check_broker(handle)
+        for offset in sorted(self._lookup.offsets_of(handle)):
             data = await self._read(offset)
             found = read_timer(_properties(data)) if data else None
             timer = None if found is None else self._timers.find(offset, found.code(_store_ms(data)))
@@ -116,11 +115,9 @@ class WaitingProcessor:
     async def _read(self, offset: int) -> bytes:
         """Return the record of a timer; nothing if it can't be read."""
         try:
-            result = await self._store.read_or_wait(TIMER_TOPIC, 0, offset, 1, 1)
+            return await self._lookup.read(offset)
         except (OSError, StoreCorruptError, SystemBusyError):
             return b""  # the delivery logs why
-        data = b"".join(result.parts) if result.status is ReadStatus.FOUND else b""
-        return data if data and INT64.unpack_from(data, QUEUE_OFFSET_AT)[0] == offset else b""
 
 
 class _Listing:

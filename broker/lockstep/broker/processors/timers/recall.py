@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.store import ReadStatus, Store, StoreCorruptError
+from lockstep.broker.processors.timers.timer_lookup import TimerLookup
+from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import (
@@ -11,7 +12,6 @@ from lockstep.protocol.errors import (
     LocalProtocolError,
     QueryNotFoundError,
     RemoteProtocolError,
-    SystemBusyError,
     TooLateToRecallError,
 )
 from lockstep.protocol.headers.send import RecallMessageHeader, RecallMessageReply
@@ -24,8 +24,6 @@ from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import PUB, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, RetryLaterError
 
-CANDIDATES_MAX = 1_024
-"""Records that are read for one handle of RocketMQ's clients, which names no offset."""
 UNCONFIRMED_RETRY_MS = 100
 """When a recall is repeated that came before its message was confirmed: a send may be answered when it is written."""
 
@@ -36,7 +34,7 @@ class RecallProcessor:
     def __init__(self, store: Store, timers: TimerTable, broker_name: str) -> None:
         self._store = store
         self._timers = timers
-        self._broker_name = broker_name
+        self._lookup = TimerLookup(store, timers, broker_name)
 
     @handles(RequestCode.RECALL_MESSAGE, RecallMessageHeader, needs=[on_topic(PUB)], lane=QUERY_LANE, classic=True)
     async def recall(self, request: Request) -> HandlerResult:
@@ -45,7 +43,7 @@ class RecallProcessor:
         header: RecallMessageHeader = request.header
         handle = self._handle(header)
         tried, recalled = set[int](), None
-        while not recalled and (new := offsets_of(handle, self._store, self._timers) - tried):  # it may be stored again while it is read
+        while not recalled and (new := self._lookup.offsets_of(handle) - tried):  # it may be stored again while it is read
             tried |= new
             found = await self._recall(new, handle)
             recalled = recalled if found is None else found
@@ -79,8 +77,7 @@ class RecallProcessor:
         handle = RecallHandle.decode(header.recall_handle)
         if handle.topic != header.topic:
             raise LocalProtocolError(f"the handle is of topic {handle.topic}, the request of topic {header.topic}")
-        if handle.broker_name != self._broker_name:
-            raise LocalProtocolError(f"the handle is of broker {handle.broker_name}, this is {self._broker_name}")
+        self._lookup.check_broker(handle)
         return handle
 
     async def _records(self, offsets: Iterable[int]) -> list[tuple[int, RecordView]]:
@@ -89,26 +86,12 @@ class RecallProcessor:
             if self._store.bounds(TIMER_TOPIC, 0)[1] <= offset < self._store.end_offset(TIMER_TOPIC, 0):
                 raise RetryLaterError(f"the message at offset {offset} of {TIMER_TOPIC} is not confirmed yet", UNCONFIRMED_RETRY_MS)
             try:
-                result = await self._store.read_or_wait(TIMER_TOPIC, 0, offset, 1, 1)
+                data = await self._lookup.read(offset)
             except (OSError, StoreCorruptError) as error:
                 raise BrokerSystemError(f"the message at offset {offset} of {TIMER_TOPIC} can't be read: {error}") from error
-            if result.status is ReadStatus.FOUND:
-                record = RecordView(b"".join(result.parts))
-                if record.queue_offset == offset:
-                    found.append((offset, record))
+            if data:
+                found.append((offset, RecordView(data)))
         return found
-
-
-def offsets_of(handle: RecallHandle, store: Store, timers: TimerTable) -> set[int]:
-    """Return the offsets at which the message of a handle may be. Raise SystemBusyError if there are too many."""
-    if handle.offset is not None:
-        return {timers.carried.find(handle.offset)}
-    # RocketMQ's handles name no offset. A timer that was carried is due by the setting of the clock then.
-    dues = {handle.due_ms + store.stored_ms(era, 0) for era in store.eras} | {handle.due_ms}
-    offsets = {offset for due_ms in dues for offset in timers.offsets_at(due_ms, CANDIDATES_MAX + 1)}
-    if len(offsets) > CANDIDATES_MAX:
-        raise SystemBusyError(f"more than {CANDIDATES_MAX} messages are due at {handle.due_ms}: use the handle of lockstep's clients")
-    return offsets
 
 
 def is_named(record: RecordView, message_id: str) -> bool:
