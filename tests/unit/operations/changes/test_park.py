@@ -1,8 +1,6 @@
 """lockstep park ls | show | replay | drop: operators see what waits for which key, and bring it back or give it up."""
 
-import json
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -28,45 +26,16 @@ from lockstep.protocol.bodies import (
     QueueStatus,
     Subscription,
 )
-from lockstep.protocol.errors import ConfigError, LockstepError
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
+from support.ended_command import Run
 from support.parked_group import GROUP, TOPIC, Group, send, until_parked
 from support.queue_moves import broker_named
 
 one_broker = pytest.mark.lockstep(brokers=1)
-
-
-class Ended(NamedTuple):
-    out: str
-    error: str
-
-    @property
-    def lines(self) -> list[list[str]]:
-        return [line.split() for line in self.out.splitlines()]
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[[Coroutine[Any, Any, None]], Awaitable[Ended]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs the work of a command, and returns what it has printed and why it has failed."""
-
-    async def ended(work: Coroutine[Any, Any, None]) -> Ended:
-        try:
-            await work
-        except LockstepError as error:
-            return Ended(capsys.readouterr().out, str(error))
-        return Ended(capsys.readouterr().out, "")
-
-    return ended
 
 
 def replay(cluster: TestCluster, key: str | None, *, group: str = GROUP, topic: str | None = None, as_json: bool = False) -> Any:
@@ -147,8 +116,8 @@ async def test_ls_of_what_is_not_parked_or_not_known(lockstep_cluster: TestClust
     await Group(cluster).park(10, 10)
     for as_json in (False, True):
         ended = await run(_list("nothing", None, cluster.nameserver, as_json))
-        assert ended == ("", "no broker knows group nothing; run `lockstep group list` to list the known groups")
-    assert (await run(_list(GROUP, None, cluster.nameserver, False))) == (f"no keys of group {GROUP} are parked\n", "")
+        assert ended == ("", "no broker knows group nothing; run `lockstep group list` to list the known groups", "")
+    assert (await run(_list(GROUP, None, cluster.nameserver, False))) == (f"no keys of group {GROUP} are parked\n", "", "")
     assert (await run(_list(GROUP, None, cluster.nameserver, True))).json == {"keys": [], "cut": [], "unlisted": [], "failed": {}}
     assert "no topic 'nothing'" in (await run(_list(GROUP, "nothing", cluster.nameserver, False))).error
 
@@ -297,7 +266,7 @@ async def test_show_of_a_key_that_is_not_parked_names_the_next_step(lockstep_clu
     await cluster.create_topic(TOPIC, queues=1)
     await Group(cluster).park(20, 10, "k3")
     said = f"key 'k4' of group {GROUP} is not parked; run `lockstep park ls {GROUP}` to list the parked keys"
-    assert await run(_show(GROUP, "k4", None, 20, cluster.nameserver, False)) == ("", said)
+    assert await run(_show(GROUP, "k4", None, 20, cluster.nameserver, False)) == ("", said, "")
     assert "no broker knows group nothing" in (await run(_show("nothing", "k4", None, 20, cluster.nameserver, False))).error
     await cluster.create_topic("bills", queues=1)
     assert f"key 'k3' of group {GROUP} is not parked in bills" in (
@@ -339,6 +308,7 @@ async def test_replay_brings_a_key_back_and_says_how_to_follow_it(lockstep_clust
         "group billing: keys to replay: 1, being replayed already: 0; the owners of their queues do it, and `lockstep park ls billing` "
         "shows what is left\n",
         "",
+        "",
     )
     await until_parked(group, "k7")
     assert group.of_key("k3") == list(range(3, 50, 10))
@@ -378,8 +348,8 @@ async def test_replay_of_what_is_not_parked(lockstep_cluster: TestCluster, run: 
     await cluster.create_topic(TOPIC, queues=1)
     await Group(cluster).park(10, 10)
     said = f"key 'k4' of group {GROUP} is not parked; run `lockstep park ls {GROUP}` to list the parked keys"
-    assert await run(replay(cluster, "k4")) == ("", said)
-    assert await run(replay(cluster, None)) == (f"no keys of group {GROUP} are parked\n", "")
+    assert await run(replay(cluster, "k4")) == ("", said, "")
+    assert await run(replay(cluster, None)) == (f"no keys of group {GROUP} are parked\n", "", "")
     assert (await run(replay(cluster, None, as_json=True))).json["keys"] == []
     for key in ("k4", None):
         assert "no broker knows group nothing" in (await run(replay(cluster, key, group="nothing"))).error
@@ -435,6 +405,7 @@ async def test_dropped_messages_are_in_the_dead_letter_topic(lockstep_cluster: T
         "orders  broker-a:0     1\n"
         "group billing: keys to drop: 1, being dropped already: 0; their messages go to %DLQ%billing, and `lockstep park ls billing` shows "
         "what is left\n",
+        "",
         "",
     )
     await until_parked(group, "k7")

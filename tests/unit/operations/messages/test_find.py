@@ -1,11 +1,10 @@
 """lockstep message find, and message show with a producer's id."""
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -19,50 +18,16 @@ from lockstep.operations.messages.find import Criteria
 from lockstep.operations.messages.message_query import place_of
 from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExistError
+from lockstep.protocol.errors import LocalProtocolError, TopicNotExistError
 from lockstep.protocol.headers.offsets import QueryMessageHeader
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.clocks import SetClock
+from support.ended_command import Run
 from support.queue_moves import broker_named
 
 two_brokers = pytest.mark.lockstep(brokers=2)
-
-
-class Ended(NamedTuple):
-    out: str
-    error: str
-    told: str
-    """What was printed on stderr."""
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def bodies(self) -> list[str]:
-        return [each["body"] for each in self.json["messages"]]
-
-
-Run = Callable[[Coroutine[Any, Any, None]], Awaitable[Ended]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs the work of a command, and returns what it has printed and why it has failed."""
-
-    async def ended(work: Coroutine[Any, Any, None]) -> Ended:
-        error = ""
-        capsys.readouterr()
-        try:
-            await work
-        except LockstepError as failure:
-            error = str(failure)
-        printed = capsys.readouterr()
-        return Ended(printed.out, error, printed.err)
-
-    return ended
 
 
 def find(

@@ -1,9 +1,8 @@
 """lockstep timer ls | recall: what waits at all brokers, as it is due, and what is taken back."""
 
-import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,40 +19,9 @@ from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.delayed import listening
+from support.ended_command import Run
 
 TOPIC = "orders"
-
-
-class Ended(NamedTuple):
-    out: str
-    error: str
-
-    @property
-    def lines(self) -> list[list[str]]:
-        return [line.split() for line in self.out.splitlines()]
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[[Coroutine[Any, Any, None]], Awaitable[Ended]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs the work of a command, and returns what it has printed and why it has failed."""
-
-    async def ended(work: Coroutine[Any, Any, None]) -> Ended:
-        error = ""
-        capsys.readouterr()
-        try:
-            await work
-        except LockstepError as failure:
-            error = str(failure)
-        return Ended(capsys.readouterr().out, error)
-
-    return ended
 
 
 def ls(
