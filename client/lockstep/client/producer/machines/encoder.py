@@ -1,6 +1,6 @@
 """Encodes the messages of a frame as records when the frame is sealed: a send that waits keeps the user's own objects, and no copy."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.protocol.messages.ids import UniqueKeys
@@ -8,6 +8,7 @@ from lockstep.protocol.messages.message import Message, RoomMessage, encode_mess
 from lockstep.protocol.messages.rooms import home_properties
 from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.protocol.sql92 import can_be_named
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("lockstep.client.producer")
@@ -32,6 +33,13 @@ class FrameEncoder:
         self._compress_over = compress_over
         self._names: set[str] = set()
         """Names of properties that were examined."""
+
+    def adopt(self, layout: TopicLayout) -> None:
+        """Encode for this layout of the messages' topic from the next frame on."""
+
+    def fields(self) -> Mapping[str, object]:
+        """Return what the request of a frame says of its waiting room."""
+        return {}
 
     def encode(self, sends: Sequence[PendingSend], queue_id: int, now_ms: int) -> tuple[bytes, list[int], Sequence[str]]:
         """Return the records of these sends in their order, without a sequence, the size of each in bytes, and the id of each message
@@ -85,22 +93,27 @@ class FrameEncoder:
 class TimerEncoder(FrameEncoder):
     """Encodes messages that are to wait. Their frames go into the room of timers, and their queue is where they will be delivered."""
 
-    __slots__ = ("began",)
+    __slots__ = ("_began",)
     room = TIMER_TOPIC
 
     def __init__(self, plain: FrameEncoder) -> None:
         """`plain` encodes the other messages of the same producer."""
-        self.began = 0
-        """`TopicLayout.began` of the messages' topic. The topic's machine sets it."""
+        self._began = 0
         self._keys = plain._keys
         self._wall_ms = plain._wall_ms
         self._compress_over = plain._compress_over
         self._names = plain._names
 
+    def adopt(self, layout: TopicLayout) -> None:
+        self._began = layout.began
+
+    def fields(self) -> Mapping[str, object]:
+        return {"room": self.room, "began": self._began}
+
     def _encode(
         self, sends: Sequence[PendingSend], messages: list[Message], queue_id: int, ids: Sequence[str], born_ms: list[int]
     ) -> tuple[bytes, list[int]]:
-        home, room = home_properties(messages[0].topic, queue_id, self.began), TIMER_TOPIC.encode()
+        home, room = home_properties(messages[0].topic, queue_id, self._began), TIMER_TOPIC.encode()
         heads = [home + pending.timer for pending in sends for _ in range(pending.count)]
         waiting = [RoomMessage(message, room, head) for message, head in zip(messages, heads, strict=True)]
         return encode_messages(waiting, 0, ids, born_ms, self._compress_over)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.client.errors import Outcome
-from lockstep.client.producer.machines.encoder import FrameEncoder, TimerEncoder
+from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.topics.queue import MessageQueue
@@ -133,8 +133,7 @@ def seal_frame(
     }
     if sequencer.given:
         fields["given"] = True
-    if isinstance(encoder, TimerEncoder):
-        fields["room"], fields["began"] = encoder.room, encoder.began
+    fields |= encoder.fields()
     if any_durability:
         asked = {pending.durable for pending in sends}
         if True in asked or asked == {False}:  # the send with the highest requirement decides

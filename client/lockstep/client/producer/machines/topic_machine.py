@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.broker_state import BrokerResponses
 from lockstep.client.producer.machines.effects import ExpectLayout, Refuse, Release
-from lockstep.client.producer.machines.encoder import FrameEncoder, TimerEncoder
+from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
 from lockstep.client.producer.machines.live_queues import LiveQueues
@@ -64,8 +64,7 @@ class TopicMachine:
     ) -> None:
         """`random_below` chooses the queue of the first unkeyed message; `up` names the connected brokers."""
         self.layout = layout
-        if isinstance(encoder, TimerEncoder):
-            encoder.began = layout.began
+        encoder.adopt(layout)
         self.due: list[QueueMachine] = []
         """The queues that are to be run at the end of this loop turn."""
         self._config = config
@@ -198,8 +197,7 @@ class TopicMachine:
         """Adopt a higher layout: the queues of sends that were picked from a lower one are picked again, in order. `up`: the connected
         brokers."""
         self.layout = layout
-        if isinstance(self._encoder, TimerEncoder):
-            self._encoder.began = layout.began
+        self._encoder.adopt(layout)
         if not layout.write_queues:
             for machine in self._by_queue.values():
                 machine.deletion = _deleted(layout)
