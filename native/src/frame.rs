@@ -2,8 +2,9 @@
 
 use crate::arguments::Int;
 use crate::fields::{
-    array, body_crc, i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_CRC_AT, BODY_LENGTH_AT, BORN_HOST_AT, MAGIC, MAGIC_AT, PHYSICAL_OFFSET_AT,
-    PREPARED_OFFSET_AT, STORE_TIMESTAMP_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, SENT_PROPERTIES_BYTES_MAX, SYS_FLAG_AT,
+    array, body_crc, i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_CRC_AT, BODY_LENGTH_AT, BORN_HOST_AT, MAGIC, MAGIC_AT,
+    PHYSICAL_OFFSET_AT, PREPARED_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, SENT_PROPERTIES_BYTES_MAX,
+    STORE_TIMESTAMP_AT, SYS_FLAG_AT,
 };
 use crate::properties::{begins_with_sequence, is_text, read_room, scan, STAMP_HEAD};
 use pyo3::exceptions::PyValueError;
@@ -170,7 +171,14 @@ pub fn put_entry(entries: &mut Vec<u8>, physical: i64, size: usize, tag: i64) ->
 }
 
 /// Append the records to `tail` piece by piece. The error is that of Python: there is no memory, or `tail` is exported.
-fn append<'py>(py: Python<'py>, tail: &Bound<'py, PyByteArray>, frame: &[u8], records: &[Record], stamp: &[u8; 24], seals: bool) -> PyResult<()> {
+fn append<'py>(
+    py: Python<'py>,
+    tail: &Bound<'py, PyByteArray>,
+    frame: &[u8],
+    records: &[Record],
+    stamp: &[u8; 24],
+    seals: bool,
+) -> PyResult<()> {
     let tail = tail.cast::<PySequence>()?;
     let mut left = records;
     while let Some(first) = left.first() {
