@@ -31,8 +31,8 @@ struct Rules<'a> {
     /// How the properties of each record begin, if the frame goes to a waiting room; else empty.
     home: &'a [u8],
     store_ms: i64,
-    /// The latest time at which a record of a waiting room may be due.
-    due_max: i64,
+    /// The latest time at which a record of a waiting room may be due; None if its records wait for a decision.
+    due_max: Option<i64>,
 }
 
 /// One record of a checked frame, and the values that it gets.
@@ -63,7 +63,7 @@ pub fn take_frame<'py>(
     trusted: bool,
     sequenced: bool,
     home: &[u8],
-    due_max: Int,
+    due_max: Option<Int>,
 ) -> PyResult<Option<Bound<'py, PyByteArray>>> {
     let place = || {
         let stamp: &[u8; 24] = stamp.try_into().ok()?;
@@ -76,7 +76,10 @@ pub fn take_frame<'py>(
             sequenced,
             home,
             store_ms: i64_at(stamp, STORE_TIMESTAMP_AT.checked_sub(BORN_HOST_AT)?)?,
-            due_max: due_max.0?,
+            due_max: match due_max {
+                Some(number) => Some(number.0?),
+                None => None,
+            },
         };
         let records = check(frame, &rules, queue_offset.0?, position.0?)?;
         let entries = entries_of(&records)?;
@@ -110,7 +113,7 @@ fn check(frame: &[u8], rules: &Rules, first: i64, position: i64) -> Option<Vec<R
             let tag = i64::from(found.tag);
             (found, tag)
         } else {
-            let room = read_room(properties, rules.home)?;
+            let room = read_room(properties, rules.home, rules.due_max.is_some())?;
             let mut found = scan(room.sent)?;
             found.marks = found.marks.checked_add(usize::from(properties.starts_with(STAMP_HEAD)))?;
             (found, room.code(rules.store_ms, rules.due_max)?)

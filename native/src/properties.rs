@@ -48,7 +48,7 @@ pub fn scan(properties: &[u8]) -> Option<Scan> {
     Some(found)
 }
 
-/// The properties of a record that goes to the waiting room of timers.
+/// The properties of a record that goes to a waiting room.
 pub struct Room<'a> {
     /// What follows those of the room.
     pub sent: &'a [u8],
@@ -57,9 +57,9 @@ pub struct Room<'a> {
     value: i64,
 }
 
-/// Return the properties of a waiting room: those of the home, after a sequence if there is one, and then that of a timer. None if they are not
-/// there.
-pub fn read_room<'a>(properties: &'a [u8], home: &[u8]) -> Option<Room<'a>> {
+/// Return the properties of a waiting room: those of the home, after a sequence if there is one, and then, if it is `timed`, that of a timer.
+/// None if they are not there.
+pub fn read_room<'a>(properties: &'a [u8], home: &[u8], timed: bool) -> Option<Room<'a>> {
     let begun = match properties.strip_prefix(STAMP_HEAD) {
         Some(value) => {
             let (digits, others) = value.split_at_checked(SEQUENCE_DIGITS)?;
@@ -71,6 +71,9 @@ pub fn read_room<'a>(properties: &'a [u8], home: &[u8]) -> Option<Room<'a>> {
         None => properties,
     };
     let timer = begun.strip_prefix(home)?;
+    if !timed {
+        return Some(Room { sent: timer, absolute: false, value: 0 });
+    }
     let end = timer.iter().position(|byte| *byte == 2).unwrap_or(timer.len());
     let pair = timer.get(..end)?;
     let (absolute, digits) = match pair.strip_prefix(TIMER_DELAY) {
@@ -87,9 +90,9 @@ pub fn read_room<'a>(properties: &'a [u8], home: &[u8]) -> Option<Room<'a>> {
 
 impl Room<'_> {
     /// Return the due code (rooms.py) of a record that is stored at this time, None if it is due after `due_max`.
-    pub fn code(&self, store_ms: i64, due_max: i64) -> Option<i64> {
+    pub fn code(&self, store_ms: i64, due_max: Option<i64>) -> Option<i64> {
         let due_ms = if self.absolute { self.value } else { store_ms.checked_add(self.value)? };
-        if due_ms > due_max {
+        if due_max.is_some_and(|latest| due_ms > latest) {
             return None;
         }
         due_ms.checked_mul(4)?.checked_add(i64::from(self.absolute))

@@ -11,7 +11,7 @@ from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
 from lockstep.broker.store.health.check import Removals
 from lockstep.broker.store.log.commit_log import AbsentFile
-from lockstep.broker.store.log.stored_record import Ended, FirstPlace, FrameEnd, FrameRow, ScopeKey
+from lockstep.broker.store.log.stored_record import CopyPlace, Ended, FirstPlace, FrameEnd, FrameRow, ScopeKey
 from lockstep.broker.store.start.directory import StoreIdentity
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.messages.record import encode_record
@@ -104,7 +104,7 @@ class Recorded:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: Ended, place: CopyPlace) -> None:
         self.ends.append(ended)
 
     def waits(self, topic: str, offset: int, dues: list[int], era: int, first: int | None = None) -> None:

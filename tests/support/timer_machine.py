@@ -8,7 +8,7 @@ from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.home_delivery import HomeDelivery
-from lockstep.broker.delivery.timer_carry import TimerCarry
+from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.send import SendProcessor
@@ -131,7 +131,7 @@ class TimerMachine:
         topics = GroupTopics(state.topics, store.check_new_state, lambda topic: self.holds.holds(topic, clock.boot_ms()))
         self.home = HomeDelivery(store, topics)
         self.timers = RestingDelivery(store, state.timers, self.home, clock)
-        self.carry = TimerCarry(store, state.timers)
+        self.carry = RoomCarry(store, TIMER_TOPIC, state.timers)
         delays = DelayedDelivery(store, state.delays, topics, self.home, LEVELS_MS)
         failed = FailedMessages(store, state.coordination, delays, topics)
         creator = TopicProcessor(state.topics, self.holds, clock, auto_create=False)

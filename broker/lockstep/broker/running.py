@@ -25,7 +25,7 @@ from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.parked_copies import ParkedCopies
-from lockstep.broker.delivery.timer_carry import TimerCarry
+from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.figures.metrics import BrokerMetrics
@@ -214,7 +214,7 @@ class RunningBroker:
         home = HomeDelivery(store, group_topics)
         self.delays = delays = DelayedDelivery(store, state.delays, group_topics, home, config.delay_levels_ms())
         self.timers = TimerDelivery(store, state.timers, home, host.clock)
-        self.carry = TimerCarry(store, state.timers)
+        self.carries = [RoomCarry(store, TIMER_TOPIC, state.timers)]
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
         self.copies = ParkedCopies(store, coordination, failed, gate)
         self.tenure = tenure
@@ -514,7 +514,9 @@ class RunningBroker:
 
     async def _before_removal(self, position: int) -> int:
         await self.copies.copy_before(position)
-        return await self.carry.carry_before(position)
+        for carry in self.carries:
+            position = await carry.carry_before(position)
+        return position
 
     # --------------------------------------------------------------------------------------------------------------- running
 
@@ -524,8 +526,7 @@ class RunningBroker:
         disk = self.store.disk_status()
         if disk.refusal is not None:
             reasons.append(disk.refusal)
-        if self.carry.refusal:
-            reasons.append(f"old log files can't be removed: {self.carry.refusal}")
+        reasons += [f"old log files can't be removed: {carry.refusal}" for carry in self.carries if carry.refusal]
         if self.replicas.is_in_doubt:
             reasons.append("it was suspended, and its replicas have not said yet whether one of them was promoted meanwhile")
         states = self.registration.states()

@@ -14,7 +14,7 @@ from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.replication.log_parting import Term
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.store.log.stored_record import Ended, FirstPlace, FrameEnd, ScopeKey
+from lockstep.broker.store.log.stored_record import CopyPlace, Ended, FirstPlace, FrameEnd, ScopeKey
 from lockstep.broker.stored_form import NEXT_STEP, UnknownFormError, check_parts, unknown_change
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
@@ -23,8 +23,9 @@ from lockstep.broker.tables.timer_table import KINDS as TIMER_KINDS
 from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
+from lockstep.broker.tables.transaction_table import ROLLED_BACK, Outcome, TransactionTable
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.names import TIMER_TOPIC
+from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import WRITER_MAX
 from lockstep.runtime.host import Random
@@ -38,6 +39,9 @@ SNAPSHOT_PARTS = (
     "timers",
     "recalled_timers",
     "carried_timers",
+    "halves",
+    "half_outcomes",
+    "carried_halves",
     "coordination",
     "terms",
     "replicas",
@@ -77,6 +81,7 @@ class BrokerState:
         self.sequences = SequenceTable()
         self.delays = DelayTable(self.journal)
         self.timers = TimerTable(self.journal, lambda era: store.stored_ms(era, 0))
+        self.transactions = TransactionTable(self.journal, lambda era: store.stored_ms(era, 0))
         store.on_waiting = self.waits
         self.coordination = Coordination(config, self.layouts, store, self.journal)
         self.coordination.state.disk_check = store.check_new_state
@@ -134,11 +139,14 @@ class BrokerState:
         }
 
     def _waiting(self) -> dict[str, SnapshotRows]:
-        """Return the pending and the recalled timers; nothing without any, so that snapshots of other brokers stay what they are."""
+        """Return what the waiting rooms have; nothing without any, so that snapshots of other brokers stay what they are."""
         parts = {
             "timers": self.timers.snapshot(),
             "recalled_timers": self.timers.recalled(),
             "carried_timers": self.timers.carried.snapshot(),
+            "halves": self.transactions.snapshot(),
+            "half_outcomes": self.transactions.outcomes(),
+            "carried_halves": self.transactions.carried.snapshot(),
         }
         return {name: rows for name, rows in parts.items() if len(rows)}
 
@@ -153,6 +161,7 @@ class BrokerState:
             self.sequences.restore(plain["sequences"])
             self.delays.restore(plain["delays"])
             self.timers.restore(plain.get("timers", ()), plain.get("recalled_timers", ()), plain.get("carried_timers", ()))
+            self.transactions.restore(plain.get("halves", ()), plain.get("half_outcomes", ()), plain.get("carried_halves", ()))
             self.coordination.restore(plain["coordination"])
             self.terms = [Term(*term) for term in plain.get("terms", ())]
             self.replicas = dict(plain.get("replicas", {}))
@@ -174,6 +183,8 @@ class BrokerState:
             self.delays.apply(change)
         elif change[0] in TIMER_KINDS:
             self.timers.apply(change)
+        elif change[0] == ROLLED_BACK:
+            self.transactions.apply(change)
         elif change[0] == PURGED:
             self._purge(change)
         elif change[0] == TERM:
@@ -220,17 +231,22 @@ class BrokerState:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return self.sequences.crc_at(Scope(*scope), epoch, first, now_ms=store_ms)
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: Ended, place: CopyPlace) -> None:
         if ended.topic == TIMER_TOPIC:
             self.timers.remove(ended.offset, ended.due)
+        elif ended.topic == HALF_TOPIC and place.topic == HALF_TOPIC:
+            self.transactions.remove(ended.offset, ended.due)
+        elif ended.topic == HALF_TOPIC:
+            self.transactions.commit(ended.offset, ended.due, Outcome(place.store_ms, place.queue_id, place.offset))
         else:
             self.delays.ended(ended.queue_id, ended.offset)
 
     def waits(self, topic: str, offset: int, dues: list[int], era: int, first: int | None = None) -> None:
+        table = self.timers if topic == TIMER_TOPIC else self.transactions
         for number, due in enumerate(dues):
-            self.timers.add(offset + number, due, era)
+            table.add(offset + number, due, era)
         if first is not None:
-            self.timers.carried.add(first, offset)
+            table.carried.add(first, offset)
 
     def scopes_fit(self, count: int) -> bool:
         return self.sequences.fits(count)

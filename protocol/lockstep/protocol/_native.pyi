@@ -41,7 +41,7 @@ def take_frame(
     trusted: bool,
     sequenced: bool,
     home: bytes,
-    due_max: int,
+    due_max: int | None,
 ) -> bytearray | None: ...
 def encode_message(
     topic: bytes, queue_id: int, body: bytes, properties: bytes, unique_key: str, flag: int, born_ms: int

@@ -26,8 +26,10 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """The topic of pending delayed messages, with a queue for each delay. RocketMQ: TopicValidator.RMQ_SYS_SCHEDULE_TOPIC."""
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """The waiting room of messages with any delay, or until a time of day: queue 0. RocketMQ: TimerMessageStore.TIMER_TOPIC."""
-WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
-"""Topics of messages that wait until they are due."""
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""The waiting room of half messages, whose transaction is not decided: queue 0. RocketMQ: TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC."""
+WAITING_TOPICS = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})
+"""Topics of messages that wait until they are due, or until their transaction is decided."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
@@ -47,7 +49,7 @@ NOT_SENDABLE = frozenset(
     {
         SCHEDULE_TOPIC,
         TIMER_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",

@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 from typing import Any
 
-from lockstep.broker.delivery.timer_carry import TimerCarry
+from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.processors.timers import recall
 from lockstep.broker.processors.timers.recall import RecallProcessor
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.store.log import scan
-from lockstep.broker.store.log.stored_record import Ended
+from lockstep.broker.store.log.stored_record import CopyPlace, Ended
 from lockstep.broker.tables.timer_table import RECALLED, TIMES_OF_DAY, TimerTable
 from lockstep.protocol.messages.recall import RecallHandle
-from lockstep.protocol.messages.rooms import ABSOLUTE, TimerProperties, read_timer
+from lockstep.protocol.messages.rooms import ABSOLUTE, RoomProperties, read_timer
 from lockstep.protocol.names import TIMER_TOPIC
 from sweep.mutants.registry import Patches, mutant
 
@@ -52,7 +52,7 @@ def a_recall_compares_no_topic(patch: Patches) -> None:
         def __ne__(self, other: object) -> bool:
             return False
 
-    def read(properties: bytes) -> TimerProperties | None:
+    def read(properties: bytes) -> RoomProperties | None:
         found = read_timer(properties)
         return None if found is None else found._replace(topic=AnyTopic(found.topic))
 
@@ -111,9 +111,9 @@ def a_torn_timer_repeats(patch: Patches) -> None:
     """A start learns from the copies in the log which timers were delivered."""
     ended = BrokerState.ended
 
-    def others(self: BrokerState, one: Ended) -> None:
+    def others(self: BrokerState, one: Ended, place: CopyPlace) -> None:
         if one.topic != TIMER_TOPIC:
-            ended(self, one)
+            ended(self, one, place)
 
     patch.set(BrokerState, "ended", others)
 
@@ -138,7 +138,7 @@ def timers_are_not_in_the_snapshot(patch: Patches) -> None:
 def timers_are_not_carried(patch: Patches) -> None:
     """Before a file of the log is removed, the timers that still wait in it are stored again."""
 
-    async def at_once(self: TimerCarry, position: int) -> int:
+    async def at_once(self: RoomCarry[Any], position: int) -> int:
         return position
 
-    patch.set(TimerCarry, "carry_before", at_once)
+    patch.set(RoomCarry, "carry_before", at_once)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.delivery import timer_carry
+from lockstep.broker.delivery import room_carry
 from lockstep.broker.delivery.home_delivery import RETRY_MS
 from lockstep.broker.store import ReadResult
 from lockstep.protocol.codes import ResponseCode
@@ -142,7 +142,7 @@ async def test_largest_message_is_carried_and_delivered() -> None:
 
 @pytest.mark.parametrize("count", [1, 60])
 async def test_timers_of_many_turns_are_all_carried(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_carry, "TURN_BYTES", 5_000)
+    monkeypatch.setattr(room_carry, "TURN_BYTES", 5_000)
     machine = await small().start()
     bodies = [b"%d" % number for number in range(count)]
     for body in bodies:
@@ -184,7 +184,7 @@ async def test_file_of_a_timer_that_cannot_be_carried_is_kept(caplog: pytest.Log
         assert machine.store.log_bounds[0] == 0
         assert machine.store.end_offset(TIMER_TOPIC, 0) == 2
         assert "2 messages that wait can't be stored again" in machine.carry.refusal
-    assert any("timer.not_carried" in record.getMessage() for record in caplog.records)
+    assert any("waiting.not_carried" in record.getMessage() for record in caplog.records)
     machine.files.capacity_bytes += 200_000
     await machine.pass_ms(1_000)
     await machine.remove_old()

@@ -64,7 +64,7 @@ UNLIMITED = {
     "retention.removed": ON_A_TIMER,
     "scrub.failed": ON_A_TIMER,
     "scrub.passed": ON_A_TIMER,
-    "timer.carried": ON_A_TIMER,
+    "waiting.carried": ON_A_TIMER,
     "security.copy_failed": "at most once for each change of the file of users",
     "security.last_good": ONCE_A_START,
     "security.reload_failed": "at most once in 5 s, for another reason each time, and for each reload that was asked for",

@@ -1,8 +1,10 @@
-"""Stores messages whose wait is over in the topic to which they were sent: those of the delay queues and of the room of timers."""
+"""Stores messages whose wait is over in the topic to which they were sent: those of the delay queues and of the waiting rooms."""
+
+from typing import Literal, NamedTuple
 
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.message_copy import MessageCopy
-from lockstep.broker.delivery.timer_copies import Home, HomeBound, ended_by
+from lockstep.broker.delivery.room_copies import Home, HomeBound, W, ended_by
 from lockstep.broker.store import Appended, ReadStatus, Store
 from lockstep.broker.store.log.stored_record import Ended
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, LockstepError, MessageIllegalError, RemoteProtocolError
@@ -21,6 +23,13 @@ LOSSES = {
     ReadStatus.LOST: "the log is damaged there: messages that still waited are lost",
 }
 """Why the next messages are missing permanently."""
+
+
+class Delivered(NamedTuple):
+    """Where a copy is stored: in which queue of its topic, at which offset."""
+
+    queue_id: int
+    offset: int
 
 
 class HomeDelivery:
@@ -47,21 +56,21 @@ class HomeDelivery:
             return self._refused(error, ended, facts)
         return True
 
-    def deliver_timers(self, home: Home, bound: HomeBound) -> bool | None:
-        """Store the copies of timers with one home, all or none. Return as `deliver` does."""
-        first = ended_by(bound.timers[0])
-        facts = {"queue_id": first.queue_id, "offset": first.offset, "count": len(bound.timers)}
+    def deliver_bound(self, room: str, home: Home, bound: HomeBound[W]) -> Delivered | Literal[False] | None:
+        """Store the copies of messages of a room with one home, all or none. Return where the first one is, else as `deliver` does."""
+        first, count = ended_by(room, bound.waiting[0]), len(bound.waiting)
+        facts = {"queue_id": first.queue_id, "offset": first.offset, "count": count}
         try:
             queue_id = self._destination(home.topic, home.queue_id, home.topic, home.began, facts)
             if queue_id is None:
                 return None
-            frame, count = bound.frame(home.topic, queue_id), len(bound.timers)
-            self._store.append_frame(home.topic, queue_id, frame, count, born_host=home.born_host, trusted=True)
+            frame = bound.frame(home.topic, queue_id)
+            appended = self._store.append_frame(home.topic, queue_id, frame, count, born_host=home.born_host, trusted=True)
         except (BrokerError, LocalProtocolError, RemoteProtocolError) as error:
-            if len(bound.timers) > 1 and not (isinstance(error, BrokerError) and error.retriable):
+            if count > 1 and not (isinstance(error, BrokerError) and error.retriable):
                 raise
             return self._refused(error, first, facts)
-        return True
+        return Delivered(queue_id, appended.queue_offset)
 
     def _destination(self, topic: str, queue_id: int, origin_topic: str, began: int, facts: dict[str, int]) -> int | None:
         """Return the queue of this broker that takes a message, None if its topic is gone. Raises the errors of `writable_queue`."""
@@ -73,7 +82,7 @@ class HomeDelivery:
             log_limited(log, "warning", "delay.destination_gone", topic=topic, **facts, why="its topic has no queue here any more")
         return found
 
-    def _refused(self, error: LockstepError, ended: Ended, facts: dict[str, int]) -> bool | None:
+    def _refused(self, error: LockstepError, ended: Ended, facts: dict[str, int]) -> Literal[False] | None:
         if isinstance(error, BrokerError) and error.retriable:
             log_limited(log, "warning", "delay.refused", **facts, error=str(error))
             return False

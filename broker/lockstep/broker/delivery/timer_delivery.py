@@ -13,8 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
-from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, LOSSES, RETRY_MS, HomeDelivery
-from lockstep.broker.delivery.timer_copies import Home, by_home
+from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, LOSSES, RETRY_MS, Delivered, HomeDelivery
+from lockstep.broker.delivery.room_copies import Home, by_home
 from lockstep.broker.store import ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.timer_table import PendingTimer, TimerTable
 from lockstep.protocol.errors import RemoteProtocolError, SystemBusyError
@@ -147,8 +147,8 @@ class TimerDelivery:
         """Deliver timers with their records, those of one home together; one by one if that raises an error."""
         due = [(timer, data) for timer, data in due if self._table.is_taken(timer.offset)]  # others were recalled, or lost
         try:
-            for home, bound in by_home(due).items():
-                self._note(bound.timers, home, self._home.deliver_timers(home, bound))
+            for home, bound in by_home(TIMER_TOPIC, due).items():
+                self._note(bound.waiting, home, self._home.deliver_bound(TIMER_TOPIC, home, bound))
         except Exception as error:  # one message: logged and counted
             left = [(timer, data) for timer, data in due if self._table.is_taken(timer.offset) and timer.offset not in self._waiting]
             if len(left) == 1:
@@ -157,8 +157,8 @@ class TimerDelivery:
                 for each in left:
                     self._deliver_records([each])
 
-    def _note(self, timers: list[PendingTimer], home: Home, delivered: bool | None) -> None:
-        """Note whether timers were delivered (True), never will be (None), or are tried again."""
+    def _note(self, timers: list[PendingTimer], home: Home, delivered: Delivered | bool | None) -> None:
+        """Note whether timers were delivered, never will be (None), or are tried again (False)."""
         for timer in timers:
             if delivered is False:
                 self._defer(home.topic, timer)

@@ -169,7 +169,7 @@ async def _inspect_own(
         if newest is not None and record.position < newest.position:
             return
         if record.ends is not None:
-            state.ended(record.ends)
+            state.ended(record.ends, record.place)
         if record.due is not None:
             state.waits(record.topic, record.queue_offset, [record.due], clock.era)
 

@@ -1,7 +1,7 @@
 """Pending timers in the order in which they are due, from a place on: for the pages of a list. Pure.
 
 The table keeps no order within a bucket, so the first timers after the place are selected, SELECT_COUNT at a time. A bucket of a million
-is looked through for each selection, in pieces. Timers that are stored again meanwhile (timer_carry.py) are not left out.
+is looked through for each selection, in pieces. Timers that are stored again meanwhile (room_carry.py) are not left out.
 """
 
 import re

@@ -16,7 +16,7 @@ from lockstep.broker.store.log import scan as scan_module
 from lockstep.broker.store.log import scan_run
 from lockstep.broker.store.log.commit_log import BLANK_BYTES, CommitLog, Segment
 from lockstep.broker.store.log.scan import LogScan
-from lockstep.broker.store.log.stored_record import Ended, FirstPlace, FrameEnd, ScopeKey, StoredRecord, read_record
+from lockstep.broker.store.log.stored_record import CopyPlace, Ended, FirstPlace, FrameEnd, ScopeKey, StoredRecord, read_record
 from lockstep.broker.store.log.waiting_records import SEAL, SEAL_MARK, seal
 from lockstep.broker.store.queues.consume_queue import QueueFiles
 from lockstep.broker.store.queues.queue_table import QueueTable
@@ -201,7 +201,7 @@ class Broker:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return self.sequences.crc_at(Scope(*scope), epoch, first, now_ms=store_ms)
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: Ended, place: CopyPlace) -> None:
         self.ends.append(ended)
 
     def waits(self, topic: str, offset: int, dues: list[int], era: int, first: int | None = None) -> None:

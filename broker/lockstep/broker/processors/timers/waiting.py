@@ -18,7 +18,7 @@ from lockstep.protocol.headers.offsets import ListWaitingHeader
 from lockstep.protocol.messages.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, check_text, decode_properties
 from lockstep.protocol.messages.recall import HANDLE_LENGTH_MAX, RecallHandle
 from lockstep.protocol.messages.record import INT64, STORE_TIMESTAMP_AT, record_bounds
-from lockstep.protocol.messages.rooms import TimerProperties, read_timer
+from lockstep.protocol.messages.rooms import RoomProperties, read_timer
 from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.runtime.metrics import Slices
 from lockstep.runtime.requests.dispatch import handles
@@ -151,7 +151,7 @@ class _Listing:
         except RemoteProtocolError:
             self.unread += 1
 
-    def _shows(self, found: TimerProperties) -> bool:
+    def _shows(self, found: RoomProperties) -> bool:
         key = found.topic, found.began
         if key not in self._shown:
             topic, wanted = found.topic.decode(), self._header.topic
@@ -163,7 +163,7 @@ class _Listing:
         return self._shown[key]
 
     def _add(
-        self, timer: PendingTimer, due_ms: int, data: bytes, found: TimerProperties, properties: dict[str, str], named: RecallHandle | None
+        self, timer: PendingTimer, due_ms: int, data: bytes, found: RoomProperties, properties: dict[str, str], named: RecallHandle | None
     ) -> None:
         header, topic = self._header, found.topic.decode()
         message_id, keys, sharding_key = properties.get(UNIQ_KEY, ""), properties.get(KEYS, ""), properties.get(SHARDING_KEY)

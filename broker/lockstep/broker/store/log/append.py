@@ -127,7 +127,7 @@ def take_frame(
     a waiting room, and its records get their checksums. Raises MessageIllegalError, which names the record and the rule. After any error
     `tail` is unchanged.
     """
-    home, due_max = (b"", 0) if room is None else (room.home, STAMP.unpack(stamp)[1] + room.wait_max_ms)
+    home, due_max = (b"", None) if room is None else (room.home, room.due_max(STAMP.unpack(stamp)[1]))
     if kernels is not None:
         place = queue_id, queue_offset, position
         packed = kernels.take_frame(tail, frame, count, topic.field, *place, stamp, size_max, trusted, sequenced, home, due_max)
@@ -140,7 +140,7 @@ def take_frame(
     try:
         properties = _patch(tail, at, frame, count, topic, queue_id, queue_offset, position, stamp, size_max, trusted, entries)
         if room is not None:
-            properties = [_sent(number, text, home) for number, text in enumerate(properties)]
+            properties = [_sent(number, text, home, timed=due_max is not None) for number, text in enumerate(properties)]
         check_properties(properties, trusted=trusted, sequenced=sequenced)
         if room is not None:
             seal_waiting(tail, at, entries, topic.field[1:].decode(), queue_id, STAMP.unpack(stamp)[1], due_max)
@@ -226,11 +226,13 @@ def _patch(
     return properties
 
 
-def _sent(number: int, properties: bytes, home: bytes) -> bytes:
+def _sent(number: int, properties: bytes, home: bytes, *, timed: bool) -> bytes:
     """Return the properties of record `number` of a frame for a waiting room without those of the room, which only such a record has."""
     at = SEQUENCE_END + 1 if number == 0 and properties.startswith(STAMP_HEAD) else 0
     if not properties.startswith(home, at):
         raise MessageIllegalError(f"record {number}: its properties do not begin with {home.decode('utf-8', 'replace')!r}, its home")
+    if not timed:
+        return properties[:at] + properties[at + len(home) :]
     timer, _, rest = properties[at + len(home) :].partition(SEPARATOR)
     if not timer.startswith(TIMERS):
         raise MessageIllegalError(f"record {number}: {TIMER_DELAY_MS} or {TIMER_DELIVER_MS} does not follow its home")

@@ -16,14 +16,17 @@ from lockstep.protocol.messages.record import (
     SYS_TRANSACTION_MASK,
     head_of,
 )
-from lockstep.protocol.messages.rooms import read_timer
+from lockstep.protocol.messages.rooms import READERS
 from lockstep.protocol.messages.sequence import STAMP_HEAD, FrameSequence, find_sequence
-from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC, TIMER_TOPIC, check_topic
+from lockstep.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STATE_TOPIC, TIMER_TOPIC, check_topic
 
 RETRIED = b"\x02RETRY_TOPIC\x01"
 """A copy for a retry, which begins no frame. RocketMQ's broker keeps the property `__LS_SEQ` in it; senders can't set this one."""
 WAITED_HEAD = f"{WAITED}{NAME_END}".encode()
-_WAITED = re.compile(rb"(?:([0-9]{1,19})|t([0-9]{1,18})):([0-9]{1,19})(?:\x02|\Z)")
+_WAITED = re.compile(rb"(?:([0-9]{1,19})|([th])([0-9]{1,18})):([0-9]{1,19})(?:\x02|\Z)")
+ROOM_LETTERS = {TIMER_TOPIC: "t", HALF_TOPIC: "h"}
+"""How the value of `__LS_FROM` begins in a copy from each waiting room."""
+_ROOMS = {letter.encode(): topic for topic, letter in ROOM_LETTERS.items()}
 PREPARED = 0x4
 ROLLED_BACK = 0xC
 
@@ -46,7 +49,16 @@ class Ended(NamedTuple):
     """0 in a waiting room."""
     offset: int
     due: int
-    """In TIMER_TOPIC its due code; else 0."""
+    """In a waiting room its due code; else 0."""
+
+
+class CopyPlace(NamedTuple):
+    """Where the copy is that ends a wait."""
+
+    topic: str
+    queue_id: int
+    offset: int
+    store_ms: int
 
 
 @dataclass(slots=True)
@@ -68,9 +80,14 @@ class StoredRecord:
     ends: Ended | None = None
     """Whose wait it ends: it is its copy."""
     due: int | None = None
-    """When it is due, of a timer the due code (rooms.py), if it waits until a time."""
+    """When it is due, in a waiting room the due code (rooms.py), if it waits."""
     first: int | None = None
-    """The offset at which a timer that was stored again was stored at first."""
+    """The offset at which a message of a waiting room that was stored again was stored at first."""
+
+    @property
+    def place(self) -> CopyPlace:
+        """Return its place as that of a copy."""
+        return CopyPlace(self.topic, self.queue_id, self.queue_offset, self.store_ms)
 
 
 def frame_row(first: StoredRecord, sequence: FrameSequence) -> FrameRow:
@@ -136,13 +153,11 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     )
 
 
-TIMER_WAITED = "t%d:%d"
-"""The value of `__LS_FROM` in the copy of a timer: its due code and its offset in the room."""
-
-
 def waited_value(ended: Ended) -> str:
-    """Return the value of `__LS_FROM` in the copy that ends this wait."""
-    return f"{ended.queue_id}:{ended.offset}" if ended.topic == SCHEDULE_TOPIC else TIMER_WAITED % (ended.due, ended.offset)
+    """Return the value of `__LS_FROM` in the copy that ends this wait: of a waiting room the due code and the offset."""
+    if ended.topic == SCHEDULE_TOPIC:
+        return f"{ended.queue_id}:{ended.offset}"
+    return f"{ROOM_LETTERS[ended.topic]}{ended.due}:{ended.offset}"
 
 
 def _ends(properties: bytes) -> Ended | None:
@@ -150,9 +165,9 @@ def _ends(properties: bytes) -> Ended | None:
     found = _WAITED.match(properties, len(WAITED_HEAD))
     if found is None:
         return None
-    queue_id, due, offset = found.groups()
+    queue_id, letter, due, offset = found.groups()
     if due is not None:
-        return Ended(TIMER_TOPIC, 0, int(offset), int(due))
+        return Ended(_ROOMS[letter], 0, int(offset), int(due))
     return Ended(SCHEDULE_TOPIC, int(queue_id), int(offset), 0)
 
 
@@ -163,12 +178,12 @@ def _due(data: bytes, topic: str, queue_id: int, store_ms: int, properties: byte
     """
     if topic not in ROOMS:
         return due_of(topic, queue_id, store_ms, properties), None
-    timer = read_timer(properties)
-    if timer is None:
+    found = READERS[topic](properties)
+    if found is None:
         return None, None
     if not is_sealed(data):
         raise BadRecordError("the CRC of the waiting message is missing")
-    return timer.code(store_ms), timer.first
+    return found.code(store_ms), found.first
 
 
 def valid_properties(data: bytes, begin: int, end: int) -> bool:

@@ -20,14 +20,14 @@ from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import queue_delay_ms
 from lockstep.protocol.errors import MessageIllegalError
 from lockstep.protocol.messages.record import BODY_AT, BODY_LENGTH_AT, HEAD, PREPARED_OFFSET_AT, UINT32, head_of
-from lockstep.protocol.messages.rooms import due_of_code, read_timer
-from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from lockstep.protocol.messages.rooms import READERS, due_of_code
+from lockstep.protocol.names import SCHEDULE_TOPIC
 
 SEAL = Struct(">II")
 SEAL_MARK = 0x4C535345
 NO_SEAL = bytes(8)
 DAY_MS = 86_400_000
-ROOMS = frozenset({TIMER_TOPIC})
+ROOMS = frozenset(READERS)
 """Topics into which clients send frames to wait."""
 SEALED = frozenset({SCHEDULE_TOPIC, *ROOMS})
 """Topics whose records have the checksum."""
@@ -39,9 +39,13 @@ class Room(NamedTuple):
     """What a frame that a client sends into a waiting room has to comply with."""
 
     home: bytes
-    """How the properties of each record begin (rooms.home_properties)."""
-    wait_max_ms: int
-    """The longest wait."""
+    """How the properties of each record begin (RoomProperties.home)."""
+    wait_max_ms: int | None
+    """The longest wait. None: a record does not wait for a time, but for a decision."""
+
+    def due_max(self, store_ms: int) -> int | None:
+        """Return the latest time at which a record may be due that is stored at this time."""
+        return None if self.wait_max_ms is None else store_ms + self.wait_max_ms
 
 
 def seal(data: bytearray, begin: int, end: int) -> None:
@@ -65,12 +69,12 @@ def is_sealed(data: bytes | bytearray | memoryview, begin: int = 0) -> bool:
 
 
 def due_of(topic: str, queue_id: int, store_ms: int, properties: bytes) -> int | None:
-    """Return what the entry of a sealed record has instead of a tag hash: when it is due (ms), of a timer the due code. None if it does not
-    wait until a time."""
+    """Return what the entry of a sealed record has instead of a tag hash: when it is due (ms), in a waiting room the due code. None if it
+    does not wait."""
     if topic == SCHEDULE_TOPIC:
         return store_ms + queue_delay_ms(queue_id)
-    timer = read_timer(properties) if topic == TIMER_TOPIC else None
-    return None if timer is None else timer.code(store_ms)
+    found = READERS[topic](properties) if topic in READERS else None
+    return None if found is None else found.code(store_ms)
 
 
 def seal_waiting(

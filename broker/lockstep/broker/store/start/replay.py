@@ -7,7 +7,7 @@ from lockstep.broker.store.health.damage import DamageTable, lost_entry
 from lockstep.broker.store.log.scan import DamagedRange
 from lockstep.broker.store.log.scan_run import ScannedRun
 from lockstep.broker.store.log.store_clock import StoreClock
-from lockstep.broker.store.log.stored_record import Ended, FirstPlace, FrameEnd, ScopeKey, StoredRecord, frame_row
+from lockstep.broker.store.log.stored_record import CopyPlace, Ended, FirstPlace, FrameEnd, ScopeKey, StoredRecord, frame_row
 from lockstep.broker.store.log.waiting_records import ROOMS
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue
 from lockstep.broker.store.queues.queue_table import QueueTable
@@ -45,8 +45,8 @@ class StateReplay(Protocol):
         """Take a whole frame of an idempotent producer. If `scopes_fit`, one that another of its scope follows may be left out."""
         ...
 
-    def ended(self, ended: Ended) -> None:
-        """Take a copy that ends the wait of a message."""
+    def ended(self, ended: Ended, place: CopyPlace) -> None:
+        """Take a copy that ends the wait of a message, and the place of the copy."""
         ...
 
     def waits(self, topic: str, offset: int, dues: list[int], era: int, first: int | None = None) -> None:
@@ -123,7 +123,7 @@ class ReplaySink:
         queue.add_entries(entry_of(record), 1)
         self._queues.entries_added(queue, 1)
         if record.ends is not None:
-            self._replay.ended(record.ends)
+            self._replay.ended(record.ends, record.place)
         if record.due is not None and record.topic in ROOMS:
             self._replay.waits(record.topic, record.queue_offset, [record.due], stamps.era, record.first)
         self._write_if_many()
