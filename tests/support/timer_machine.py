@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
@@ -11,10 +12,10 @@ from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.processors.rooms.recall import RecallProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
-from lockstep.broker.processors.sent_frames import SentFrames
-from lockstep.broker.processors.timers.recall import RecallProcessor
+from lockstep.broker.processors.sent_frames import SentFrames, WaitingLimits
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.state import BrokerState
@@ -135,11 +136,12 @@ class TimerMachine:
         delays = DelayedDelivery(store, state.delays, topics, self.home, LEVELS_MS)
         failed = FailedMessages(store, state.coordination, delays, topics)
         creator = TopicProcessor(state.topics, self.holds, clock, auto_create=False)
-        limits = UserQuotas(None, clock), state.timers, 100_000, 40 * DAY_MS
-        frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, *limits)
+        rooms = state.timers, state.transactions, WaitingLimits(100_000, 40 * DAY_MS, 100_000)
+        frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms)
+        connections = ClientConnections(state.coordination)
         processors = [
             SendProcessor(state.sequences, frames),
-            SendMessageProcessor(frames, creator, failed, self.host.random, broker_name=BROKER, cluster="DefaultCluster"),
+            SendMessageProcessor(frames, creator, failed, self.host.random, connections, broker_name=BROKER, cluster="DefaultCluster"),
             RecallProcessor(store, state.timers, BROKER),
         ]
         self.dispatcher = Dispatcher(processors, store.writer, {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256)})

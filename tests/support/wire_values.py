@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers import admin, clients, offsets, park, pull, register, replication, routes, send, tools
+from lockstep.protocol.headers import admin, clients, offsets, park, pull, register, replication, routes, send, tools, transactions
 from lockstep.protocol.topics import queue
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
@@ -207,6 +207,8 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_SUBSCRIPTIONGROUP_CONFIG: (admin.GroupConfigHeader, None),
     R.QUERY_ASSIGNMENT: (None, None),
     R.RECALL_MESSAGE: (send.RecallMessageHeader, None),
+    R.END_TRANSACTION: (transactions.EndTransactionHeader, bodies.EndTransactionBody),
+    R.CHECK_TRANSACTION_STATE: (transactions.CheckTransactionHeader, None),
 }
 """Header and body of every request. The bodies of RocketMQ's tools, which are JSON, are in tests/sim/java/topics.txt."""
 
@@ -264,6 +266,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_TOPICS_BY_CLUSTER: (None, bodies.TopicList),
     R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, bodies.TopicList),
     R.RECALL_MESSAGE: (send.RecallMessageReply, None),
+    R.END_TRANSACTION: (None, bodies.EndTransactionReply),
 }
 """Header and body of every response that has one."""
 

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
@@ -48,15 +49,17 @@ from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.purge import PURGE_LANE, PurgeProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.replication import ReplicaServerProcessor, StatusOfCopyProcessor
+from lockstep.broker.processors.rooms.check_back import CheckBack
+from lockstep.broker.processors.rooms.end_transaction import TRANSACTION_LANE, EndTransactionProcessor
+from lockstep.broker.processors.rooms.recall import RecallProcessor
+from lockstep.broker.processors.rooms.waiting import WaitingProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
-from lockstep.broker.processors.sent_frames import UNCONFIRMED_MAX, SentFrames
+from lockstep.broker.processors.sent_frames import UNCONFIRMED_MAX, SentFrames, WaitingLimits
 from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
-from lockstep.broker.processors.timers.recall import RecallProcessor
-from lockstep.broker.processors.timers.waiting import WaitingProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.replication.asking import RoleChangesError, RoleError, ask_before_start
@@ -79,7 +82,7 @@ from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import LocalProtocolError, NotLeaderError
 from lockstep.protocol.messages.ids import store_host_of
 from lockstep.protocol.messages.record import RecordView
-from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TIMER_TOPIC, TRACE_TOPIC
+from lockstep.protocol.names import HALF_TOPIC, INTERNAL_LISTENER, SCHEDULE_TOPIC, TIMER_TOPIC, TRACE_TOPIC
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
@@ -115,6 +118,7 @@ LANES = {
     START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
     ROUTE_LANE: LaneLimits(concurrency=256, queue_max=4_096),
+    TRANSACTION_LANE: LaneLimits(concurrency=4, queue_max=4_096),
     RELAY_LANE: LaneLimits(concurrency=64, queue_max=256),
     PURGE_LANE: LaneLimits(concurrency=1, queue_max=16),
     REPLICA_LANE: LaneLimits(concurrency=2, queue_max=64),
@@ -211,10 +215,13 @@ class RunningBroker:
             traced=config.trace_topic,
         )
         group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
-        home = HomeDelivery(store, group_topics)
+        self.home = home = HomeDelivery(store, group_topics)
         self.delays = delays = DelayedDelivery(store, state.delays, group_topics, home, config.delay_levels_ms())
         self.timers = TimerDelivery(store, state.timers, home, host.clock)
-        self.carries = [RoomCarry(store, TIMER_TOPIC, state.timers)]
+        self.carries: tuple[RoomCarry[Any], ...] = (
+            RoomCarry(store, TIMER_TOPIC, state.timers),
+            RoomCarry(store, HALF_TOPIC, state.transactions),
+        )
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
         self.copies = ParkedCopies(store, coordination, failed, gate)
         self.tenure = tenure
@@ -284,18 +291,20 @@ class RunningBroker:
         topics, pulls, failed, copies = self.topics, self.pulls, self.failed, self.copies
         coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
         connections = ClientConnections(coordination)
-        limits = self.quotas, state.timers, config.timer_pending_max, config.timer_ms_max()
-        self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, *limits)
+        self.checks = CheckBack(host, store, state.transactions, connections, self._check_terms)
+        rooms = state.timers, state.transactions, waiting_limits(config)
+        self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas, *rooms)
         groups = GroupChangesProcessor(coordination)
         changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store)
         names = config.name, config.cluster
         return [
-            SendProcessor(state.sequences, frames),
+            SendProcessor(state.sequences, frames, connections.client_id),
             SendMessageProcessor(
                 frames,
                 topics,
                 failed,
                 host.random,
+                connections,
                 broker_name=config.name,
                 cluster=config.cluster,
                 traced=config.trace_topic,
@@ -305,6 +314,7 @@ class RunningBroker:
             pulls,
             QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
+            EndTransactionProcessor(store, state.transactions, self.home),
             WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),
             PurgeProcessor(store, state, self.maintenance.move_groups),
             topics,
@@ -505,12 +515,20 @@ class RunningBroker:
             self._loops.append(self._tasks.spawn(loop, f"broker.{name}"))
         self._deliveries.append(self._tasks.spawn(self.delays.run(), "broker.delays"))
         self._deliveries.append(self._tasks.spawn(self.timers.run(), "broker.timers"))
+        self._deliveries.append(self._tasks.spawn(self.checks.run(), "broker.transactions"))
         self._tasks.spawn(self.statistics.run(self.store, self.pulls, self.failed, clock), "broker.statistics")
         self.is_open = True
 
     def _waits(self, data: bytes) -> bool:
-        """Return whether the message of a stored record of a topic of waiting messages will still be delivered."""
-        return self.timers.waits(data) if RecordView(data).topic == TIMER_TOPIC.encode() else self.delays.waits(data)
+        """Return whether the message of a stored record of a topic of waiting messages may still be delivered."""
+        record = RecordView(data)
+        if record.topic == HALF_TOPIC.encode():
+            return self.state.transactions.find(record.queue_offset) is not None and self.home.still_waits(record)
+        return self.timers.waits(data) if record.topic == TIMER_TOPIC.encode() else self.delays.waits(data)
+
+    def _check_terms(self) -> tuple[int, float]:
+        config = self._settings.config
+        return config.transaction_check_ms, config.transaction_hours_max
 
     async def _before_removal(self, position: int) -> int:
         await self.copies.copy_before(position)
@@ -570,7 +588,7 @@ class RunningBroker:
         state.topics.topics_max = config.topics_max
         self.topics.auto_create = config.auto_create_topics
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
-        self.frames.timers_max, self.frames.wait_max_ms = config.timer_pending_max, config.timer_ms_max()
+        self.frames.limits = waiting_limits(config)
         self.pulls.limit_held(config.held_pulls_max, config.held_pulls_per_group_max)
         if config.retention_hours != before.retention_hours:
             warn_of_short_retention(config)
@@ -611,6 +629,8 @@ class RunningBroker:
             self.delays.on_arrival(queue_id)
         elif topic == TIMER_TOPIC:
             self.timers.on_arrival()
+        elif topic == HALF_TOPIC:
+            self.checks.on_arrival()
         else:
             self.pulls.arrived(topic, queue_id)
 
@@ -676,3 +696,8 @@ def warn_of_short_retention(config: BrokerConfig) -> None:
     if too_long := [format_delay(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= retention_ms]:
         why = "retention may remove messages with this delay before they are due"
         log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)
+
+
+def waiting_limits(config: BrokerConfig) -> WaitingLimits:
+    """Return the limits of the waiting rooms."""
+    return WaitingLimits(config.timer_pending_max, config.timer_ms_max(), config.transactions_open_max)

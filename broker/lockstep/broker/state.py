@@ -23,7 +23,7 @@ from lockstep.broker.tables.timer_table import KINDS as TIMER_KINDS
 from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
-from lockstep.broker.tables.transaction_table import ROLLED_BACK, Outcome, TransactionTable
+from lockstep.broker.tables.transaction_table import ROLLED_BACK, HalfOutcome, TransactionTable
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from lockstep.protocol.topics.layouts import LayoutTable
@@ -237,7 +237,7 @@ class BrokerState:
         elif ended.topic == HALF_TOPIC and place.topic == HALF_TOPIC:
             self.transactions.remove(ended.offset, ended.due)
         elif ended.topic == HALF_TOPIC:
-            self.transactions.commit(ended.offset, ended.due, Outcome(place.store_ms, place.queue_id, place.offset))
+            self.transactions.commit(ended.offset, ended.due, HalfOutcome(place.store_ms, place.queue_id, place.offset))
         else:
             self.delays.ended(ended.queue_id, ended.offset)
 

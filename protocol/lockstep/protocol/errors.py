@@ -168,6 +168,24 @@ class TooLateToRecallError(BrokerError):
     code = ResponseCode.ILLEGAL_OPERATION
 
 
+class TransactionCommittedError(BrokerError):
+    """TRANSACTION_SHOULD_COMMIT: the message can't be rolled back, because it was committed. RocketMQ: ResponseCode 200."""
+
+    code = ResponseCode.TRANSACTION_SHOULD_COMMIT
+
+
+class TransactionRolledBackError(BrokerError):
+    """TRANSACTION_SHOULD_ROLLBACK: the message can't be committed, because it was rolled back. RocketMQ: ResponseCode 201."""
+
+    code = ResponseCode.TRANSACTION_SHOULD_ROLLBACK
+
+
+class TransactionGroupError(BrokerError):
+    """TRANSACTION_STATE_GROUP_WRONG: the half message is of another producer group. RocketMQ: ResponseCode 203."""
+
+    code = ResponseCode.TRANSACTION_STATE_GROUP_WRONG
+
+
 class SubscriptionParseError(BrokerError):
     """SUBSCRIPTION_PARSE_FAILED: the expression of a subscription is invalid."""
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockstep.broker.delivery.room_carry import RoomCarry
-from lockstep.broker.processors.timers import recall
-from lockstep.broker.processors.timers.recall import RecallProcessor
+from lockstep.broker.processors.rooms import recall
+from lockstep.broker.processors.rooms.recall import RecallProcessor
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store

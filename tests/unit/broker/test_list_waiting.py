@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.broker.processors.timers import waiting
-from lockstep.broker.processors.timers.waiting import LIMIT_MAX, SLICE_RECORDS
+from lockstep.broker.processors.rooms import waiting
+from lockstep.broker.processors.rooms.waiting import LIMIT_MAX, SLICE_RECORDS
 from lockstep.protocol.bodies import WaitingPage, WaitingRow
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

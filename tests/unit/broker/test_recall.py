@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.processors.timers.timer_lookup import CANDIDATES_MAX
+from lockstep.broker.processors.rooms.timer_lookup import CANDIDATES_MAX
 from lockstep.broker.store import FlushMode
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import RequestCode, ResponseCode

@@ -4,6 +4,7 @@ from typing import cast
 
 import pytest
 
+from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
@@ -13,7 +14,7 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.processors import sent_frames
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
-from lockstep.broker.processors.sent_frames import SentFrames
+from lockstep.broker.processors.sent_frames import SentFrames, WaitingLimits
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.store import Store
@@ -22,6 +23,7 @@ from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.transaction_table import TransactionTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -57,10 +59,12 @@ class Broker:
         store, clock = cast(Store, self.store), self.host.clock
         self.delays = DelayedDelivery(store, DelayTable(Journal()), homes, HomeDelivery(store, homes), LEVELS_MS)
         failed = FailedMessages(store, cast(Coordination, None), self.delays, homes)
-        timers = TimerTable(Journal(), lambda era: 0)
-        frames = SentFrames(store, self.topics, self.gate, self.holds, clock, UserQuotas(None, clock), timers, 10, 60_000)
+        rooms = TimerTable(Journal(), lambda era: 0), TransactionTable(Journal(), lambda era: 0), WaitingLimits(10, 60_000, 10)
+        frames = SentFrames(store, self.topics, self.gate, self.holds, clock, UserQuotas(None, clock), *rooms)
         records = SendProcessor(self.sequences, frames)
-        messages = SendMessageProcessor(frames, creator, failed, self.host.random, broker_name="broker-a", cluster="DefaultCluster")
+        connections = ClientConnections(cast(Coordination, None))
+        names = {"broker_name": "broker-a", "cluster": "DefaultCluster"}
+        messages = SendMessageProcessor(frames, creator, failed, self.host.random, connections, **names)
         self.dispatcher = Dispatcher([records, messages, creator], self.store)
         self.endpoint = FakeEndpoint()
         self.lay_out(1)

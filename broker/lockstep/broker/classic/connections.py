@@ -11,7 +11,10 @@ from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeTyp
 from lockstep.protocol.codec.java import LANGUAGES, OWN_LANGUAGE
 from lockstep.protocol.errors import DuplicateClientIdError
 from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.requests.needs import PUB
 from lockstep.runtime.requests.request import Request
+from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
+from lockstep.runtime.security.rights import Kind
 
 GROUP_LENGTH_MAX = 255
 """Characters of a producer group's name, as in RocketMQ. A longer name is not kept: nobody checks it otherwise."""
@@ -48,6 +51,16 @@ class ClassicConnection:
     """Its consumer groups."""
     user: str = ""
     """Who has logged in."""
+    rights: RequestUser = ANYBODY
+    """What that user may do."""
+    checks: frozenset[str] = frozenset()
+    """The producer groups for which it is asked how transactions have ended. A client of RocketMQ is asked for all of its groups."""
+    is_sender: bool = False
+    """Whether it has sent half messages. A client of RocketMQ does not say that it answers to checks."""
+
+    def may_be_asked(self, group: str, topic: str) -> bool:
+        """Return whether it may be asked how a transaction of the producer group has ended, of a message of this topic."""
+        return group in (self.checks if self.is_native else self.producers) and self.rights.may((PUB,), Kind.TOPIC, topic)
 
 
 class ClientConnections:
@@ -93,8 +106,21 @@ class ClientConnections:
             tuple([each.group for each in body.producers if len(each.group) <= GROUP_LENGTH_MAX]),
             {entry.group: Consumption.of(entry) for entry in body.consumers},
             user,
+            request.user,
+            frozenset(each.group for each in body.producers if each.checks),
+            known is not None and known.is_sender,
         )
         self._by_id.setdefault(body.client_id, {})[endpoint.id] = None
+
+    def client_id(self, connection: int) -> str:
+        """Return the client id of a connection, or "" if it has sent no HEART_BEAT."""
+        known = self._clients.get(connection)
+        return "" if known is None else known.client_id
+
+    def sends_halves(self, connection: int) -> None:
+        """Note that a connection has sent a half message."""
+        if (known := self._clients.get(connection)) is not None:
+            known.is_sender = True
 
     def peer(self, connection: int) -> str:
         """Return the address of a connection, or "" if it has sent no HEART_BEAT."""

@@ -25,7 +25,7 @@ LOSSES = {
 """Why the next messages are missing permanently."""
 
 
-class Delivered(NamedTuple):
+class HomePlace(NamedTuple):
     """Where a copy is stored: in which queue of its topic, at which offset."""
 
     queue_id: int
@@ -56,7 +56,7 @@ class HomeDelivery:
             return self._refused(error, ended, facts)
         return True
 
-    def deliver_bound(self, room: str, home: Home, bound: HomeBound[W]) -> Delivered | Literal[False] | None:
+    def deliver_bound(self, room: str, home: Home, bound: HomeBound[W]) -> HomePlace | Literal[False] | None:
         """Store the copies of messages of a room with one home, all or none. Return where the first one is, else as `deliver` does."""
         first, count = ended_by(room, bound.waiting[0]), len(bound.waiting)
         facts = {"queue_id": first.queue_id, "offset": first.offset, "count": count}
@@ -70,7 +70,7 @@ class HomeDelivery:
             if count > 1 and not (isinstance(error, BrokerError) and error.retriable):
                 raise
             return self._refused(error, first, facts)
-        return Delivered(queue_id, appended.queue_offset)
+        return HomePlace(queue_id, appended.queue_offset)
 
     def _destination(self, topic: str, queue_id: int, origin_topic: str, began: int, facts: dict[str, int]) -> int | None:
         """Return the queue of this broker that takes a message, None if its topic is gone. Raises the errors of `writable_queue`."""

@@ -12,19 +12,22 @@ from lockstep.protocol.messages.properties import (
     ORIGIN_MESSAGE_ID,
     ORIGIN_QUEUE,
     OWN_PREFIX,
+    PGROUP,
+    PRODUCER_CLIENT,
     REAL_QID,
     REAL_TOPIC,
     REASON,
     RETRY_TOPIC,
     TIMER_DELAY_MS,
     TIMER_DELIVER_MS,
+    TRAN_MSG,
     WAITED,
     decode_properties,
     encode_properties,
     one_line_reason,
 )
 from lockstep.protocol.messages.record import NO_HOST, SYS_BORN_IPV6, SYS_IPV6_MASK, RecordView, encode_record
-from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, check_topic
+from lockstep.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, check_topic
 
 RECONSUME_TIMES_MAX = (1 << 31) - 1
 """The largest number of a record's field."""
@@ -111,6 +114,12 @@ class MessageCopy:
         """Return the copy that waits in the room of timers. `name`: TIMER_DELAY_MS or TIMER_DELIVER_MS, with its value in ms."""
         first = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(topic_began), name: str(value)}
         return replace(self, topic=TIMER_TOPIC, queue_id=0, properties={**first, **self.properties, **first})
+
+    def as_half(self, topic_began: int, group: str, client_id: str) -> "MessageCopy":
+        """Return the copy that waits in the room of half messages. `group`, `client_id`: its sender."""
+        home = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(topic_began)}
+        first = home | {TRAN_MSG: "true", PGROUP: group, PRODUCER_CLIENT: client_id}
+        return replace(self, topic=HALF_TOPIC, queue_id=0, properties={**first, **self.properties, **first})
 
     def ending(self, ended: Ended) -> "MessageCopy":
         """Return the copy that says that it ends the wait of this message."""

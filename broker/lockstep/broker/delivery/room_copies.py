@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from lockstep.broker.store.log.stored_record import ROOM_LETTERS, Ended
 from lockstep.broker.store.log.waiting_records import NO_SEAL
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.messages.properties import CARRIED_DUE, CARRIED_FIRST, NAME_END, VALUE_END, WAITED
+from lockstep.protocol.messages.properties import CARRIED_DUE, CARRIED_FIRST, NAME_END, PGROUP, TRAN_MSG, VALUE_END, WAITED
 from lockstep.protocol.messages.record import (
     BODY_LENGTH_AT,
     BORN_HOST_AT,
@@ -25,7 +25,8 @@ from lockstep.protocol.messages.record import (
     UINT32,
     record_bounds,
 )
-from lockstep.protocol.messages.rooms import ABSOLUTE, DUE_SHIFT, READERS, RoomProperties
+from lockstep.protocol.messages.rooms import ABSOLUTE, DUE_SHIFT, READERS, RoomProperties, read_half
+from lockstep.protocol.names import HALF_TOPIC
 
 _ENDING = {room: f"{WAITED}{NAME_END}{letter}%d:%d".encode() for room, letter in ROOM_LETTERS.items()}
 """The first property of a copy from each room: what it ends."""
@@ -140,6 +141,32 @@ def by_home(room: str, due: Iterable[tuple[W, bytes]]) -> dict[Home, HomeBound[W
         ending = _ENDING[room] % (waiting.code, waiting.offset)
         bound.records.append((data, topic_at, _joined(ending, properties[found.end :])))
     return bounds
+
+
+def asked_record(data: bytes) -> bytes:
+    """Return the stored record of a half message as its sender is asked about it: with its own topic and queue, and who has sent it.
+
+    Raises RemoteProtocolError if it is no half message.
+    """
+    topic_at, properties_at, end = record_bounds(data)
+    found = read_half(data[properties_at:end])
+    if found is None:
+        raise RemoteProtocolError(f"a record of {HALF_TOPIC} is no half message")
+    sender = f"{TRAN_MSG}{NAME_END}true{VALUE_END}{PGROUP}{NAME_END}".encode() + found.group
+    properties = _joined(sender, data[properties_at + found.end : end])
+    parts = (
+        UINT32.pack(topic_at + len(found.topic) + UINT16.size + len(properties)),
+        data[UINT32.size : QUEUE_ID_AT],
+        INT32.pack(found.queue_id),
+        data[QUEUE_ID_AT + INT32.size : PREPARED_OFFSET_AT],
+        NO_SEAL,
+        data[BODY_LENGTH_AT : topic_at - 1],
+        bytes([len(found.topic)]),
+        found.topic,
+        UINT16.pack(len(properties)),
+        properties,
+    )
+    return b"".join(parts)
 
 
 def ended_by(room: str, waiting: Waiting) -> Ended:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 
-from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, LOSSES, RETRY_MS, Delivered, HomeDelivery
+from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, LOSSES, RETRY_MS, HomeDelivery, HomePlace
 from lockstep.broker.delivery.room_copies import Home, by_home
 from lockstep.broker.store import ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.timer_table import PendingTimer, TimerTable
@@ -157,7 +157,7 @@ class TimerDelivery:
                 for each in left:
                     self._deliver_records([each])
 
-    def _note(self, timers: list[PendingTimer], home: Home, delivered: Delivered | bool | None) -> None:
+    def _note(self, timers: list[PendingTimer], home: Home, delivered: HomePlace | bool | None) -> None:
         """Note whether timers were delivered, never will be (None), or are tried again (False)."""
         for timer in timers:
             if delivered is False:

@@ -7,6 +7,8 @@ store. There is no await between the decoding of a send and its append. Every re
 that depend on the request alone are sent at once.
 """
 
+from collections.abc import Callable
+
 from lockstep.broker.processors.producer_owners import ProducerOwners
 from lockstep.broker.processors.sent_frames import UNTIL, SentFrames, host_text
 from lockstep.broker.store import Appended
@@ -17,8 +19,9 @@ from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError, Re
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.messages.properties import LS_SEQ
 from lockstep.protocol.messages.record import record_bounds
-from lockstep.protocol.messages.rooms import home_properties
+from lockstep.protocol.messages.rooms import half_properties, home_properties
 from lockstep.protocol.messages.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
+from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC, check_group
 from lockstep.protocol.native import kernels
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
@@ -33,7 +36,9 @@ NOT_STORED = StoredFrame(-1, -1, 0)
 class SendProcessor:
     """Decodes frames of records, checks them against the tables and appends them."""
 
-    def __init__(self, sequences: SequenceTable, frames: SentFrames) -> None:
+    def __init__(self, sequences: SequenceTable, frames: SentFrames, client_id: Callable[[int], str] = lambda _: "") -> None:
+        """`client_id` returns that of a connection, "" if it is not known."""
+        self._client_id = client_id
         self._sequences = sequences
         self._frames = frames
         self._store = frames.store
@@ -116,14 +121,22 @@ class SendProcessor:
             raise MessageIllegalError(f"a frame of {header.count} records: expected 1 or more")
         sequenced = header.producer_id is not None
         if header.room is not None:
-            self._check_room(header)
-            room = Room(home_properties(header.topic, header.queue_id, header.began or 0), self._frames.wait_max_ms)
+            room = self._room(request, header)
             return self._frames.append_waiting(request, header.topic, header.queue_id, header.room, room, header.count, sequenced=sequenced)
         return self._frames.append(request, header.topic, header.queue_id, request.body, header.count, sequenced=sequenced)
 
-    def _check_room(self, header: SendRecordsHeader) -> None:
-        if header.room not in ROOMS:
+    def _room(self, request: Request, header: SendRecordsHeader) -> Room:
+        """Return what the records of a frame for a waiting room have to comply with. Raise MessageIllegalError if it is none."""
+        home = home_properties(header.topic, header.queue_id, header.began or 0)
+        if header.room == TIMER_TOPIC:
+            return Room(home, self._frames.limits.wait_max_ms)
+        if header.room != HALF_TOPIC:
             raise MessageIllegalError(f"{header.room!r} is no room for messages that wait: expected {', '.join(sorted(ROOMS))}")
+        try:
+            check_group(header.producer_group or "")
+        except LocalProtocolError as error:
+            raise MessageIllegalError(f"half messages name the producer group of their sender: {error}") from None
+        return Room(home + half_properties(header.producer_group or "", self._client_id(request.endpoint.id)), None)
 
     def _reply(self, appended: Appended) -> SendRecordsReply:
         return SendRecordsReply(

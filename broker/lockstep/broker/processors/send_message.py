@@ -10,6 +10,7 @@ from functools import partial
 from itertools import accumulate
 
 from lockstep.broker.classic.batch import joined_properties, read_batch
+from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.classic.retry import MARKS, as_stored, check_retry_topic, is_retry, retries_used_up
 from lockstep.broker.classic.traces import REGION
 from lockstep.broker.delivery.failed_messages import FailedMessages
@@ -57,7 +58,7 @@ from lockstep.protocol.messages.properties import (
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import RecordView, encode_record
 from lockstep.protocol.messages.rooms import TIMER_MS_MAX, due_ms_of
-from lockstep.protocol.names import RETRY_PREFIX, check_topic, dlq_topic, is_sendable_topic
+from lockstep.protocol.names import HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, check_group, check_topic, dlq_topic, is_sendable_topic
 from lockstep.runtime.host import Random
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
 from lockstep.runtime.requests.dispatch import handles
@@ -93,6 +94,7 @@ class SendMessageProcessor:
         creator: TopicProcessor,
         failed: FailedMessages,
         random: Random,
+        connections: ClientConnections,
         *,
         broker_name: str,
         cluster: str,
@@ -106,6 +108,7 @@ class SendMessageProcessor:
         self._creator = creator
         self._failed = failed
         self._random = random
+        self._connections = connections
         self._cluster = cluster
         self._traced = traced
 
@@ -150,6 +153,13 @@ class SendMessageProcessor:
         record = record_of_send(header, queue_id, request.body, self._cluster_for(request))
         level = delay_level(header.properties)
         timer, handle = None if level else timer_of(header.properties), None
+        if is_half(header):
+            self._check_half(header, timed=level > 0 or timer is not None)
+            self._frames.admit(request, header.topic, queue_id)
+            appended = self._append_half(request, header, self._copy_of(request, record))
+            reply = self._send_reply(request, header, queue_id, appended, (0,))
+            # A sender that gets a weaker response rolls back, although the message may be stored.
+            return PendingResponse(request.reply(reply), "synced")
         if level > 0:
             self._frames.admit(request, header.topic, queue_id)
             appended = self._failed.delays.append(self._copy_of(request, record), level)
@@ -166,12 +176,12 @@ class SendMessageProcessor:
         self, request: Request, header: SendMessageHeader, copy: MessageCopy, name: str, value: int
     ) -> tuple[Appended, str | None]:
         """Store a message of RocketMQ's clients that is to wait. Return where, and its recall handle."""
-        self._frames.check_pending(1)
+        self._frames.check_pending(TIMER_TOPIC, 1)
         layout = self._topics.find_layout(header.topic)
         now_ms = self._store.now_ms()
         wait_ms = due_ms_of(name.encode(), value, now_ms) - now_ms
-        if wait_ms > self._frames.wait_max_ms:
-            days, days_max = wait_ms / DAY_MS, self._frames.wait_max_ms / DAY_MS
+        if wait_ms > self._frames.limits.wait_max_ms:
+            days, days_max = wait_ms / DAY_MS, self._frames.limits.wait_max_ms / DAY_MS
             raise MessageIllegalError(f"property {name}: the message would wait for {days:.2f} days, at most {days_max:g} (timer_days_max)")
         timer = copy.as_timer(0 if layout is None else layout.began, name, value)
         appended = store_copy(self._store, timer)
@@ -180,6 +190,23 @@ class SendMessageProcessor:
         if unique is None:
             return appended, None
         return appended, RecallHandle(header.topic, self._broker_name, due_ms, unique, appended.queue_offset).encode()
+
+    def _check_half(self, header: SendMessageHeader, *, timed: bool) -> None:
+        if timed or header.batch:
+            raise MessageIllegalError("a message of a transaction can't be delayed, and is sent alone")
+
+    def _append_half(self, request: Request, header: SendMessageHeader, copy: MessageCopy) -> Appended:
+        """Store a half message of RocketMQ's clients."""
+        self._frames.check_pending(HALF_TOPIC, 1)
+        layout = self._topics.find_layout(header.topic)
+        group = copy.properties.get(PGROUP, header.producer_group)
+        try:
+            check_group(group)
+        except LocalProtocolError as error:
+            raise MessageIllegalError(f"property {PGROUP}: {error}") from None
+        self._connections.sends_halves(request.endpoint.id)
+        client_id = self._connections.client_id(request.endpoint.id)
+        return store_copy(self._store, copy.as_half(0 if layout is None else layout.began, group, client_id))
 
     def _check_supported(self, request: Request, header: SendMessageHeader, *, retry: bool) -> None:
         """Raise MessageIllegalError for what the broker can't do with a message, and for what only a broker may set. It is refused even if
@@ -192,13 +219,18 @@ class SendMessageProcessor:
                 raise MessageIllegalError(f"property {names[0]}: lockstep's clients send it with SEND_RECORDS")
             if names and (retry or header.batch):
                 raise MessageIllegalError(f"property {names[0]}: send the message alone, and to no topic of retries")
-        if header.sys_flag & TRANSACTION_BITS or has_property(header.properties, TRAN_MSG):
-            raise MessageIllegalError("transactions are not supported: send the message without one")
+        half = is_half(header)
+        if half and request.is_native:
+            raise MessageIllegalError("lockstep's clients send the messages of a transaction with SEND_RECORDS")
+        if half and (retry or header.batch):
+            raise MessageIllegalError("a message of a transaction is sent alone, and to no topic of retries")
+        if not half and header.sys_flag & TRANSACTION_BITS:
+            raise MessageIllegalError(f"sysFlag {header.sys_flag:#x} has bits of a transaction, and property {TRAN_MSG} is not true")
         if retry and request.is_native:
             raise MessageIllegalError(f"reconsume times and the properties {', '.join(MARKS)} are set by the broker: leave them out")
         if not retry:  # clients repeat what the message had that they consumed
             for name in KEPT_FOR_LATER:
-                if has_property(header.properties, name):
+                if has_property(header.properties, name) and not (half and name == PGROUP):
                     raise MessageIllegalError(f"property {name} is set by the broker, for messages that it keeps for later: leave it out")
         if header.batch and not request.is_native and header.topic.startswith(RETRY_PREFIX):
             raise BrokerSystemError(f"a batch for {header.topic}: send messages to a topic of retries one by one")
@@ -313,7 +345,7 @@ def record_of_send(header: SendMessageHeader, queue_id: int, body: bytes | bytea
             body,
             properties,
             flag=header.flag,
-            sys_flag=header.sys_flag,
+            sys_flag=header.sys_flag & ~TRANSACTION_BITS,
             born_ms=header.born_timestamp,
             reconsume_times=header.reconsume_times,
         )
@@ -326,6 +358,11 @@ def requested_durability(header: SendMessageHeader) -> bool | None:
     if header.durable is None and WAIT in header.properties and split_properties(header.properties).get(WAIT) == "false":
         return False
     return header.durable
+
+
+def is_half(header: SendMessageHeader) -> bool:
+    """Return whether the message is a half message: its transaction is not decided."""
+    return TRAN_MSG in header.properties and split_properties(header.properties).get(TRAN_MSG) == "true"
 
 
 def timer_of(properties: str) -> tuple[str, int] | None:

@@ -5,6 +5,7 @@ What the broker sends on its own behalf (`broker/delivery`) does not come here.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.store import Appended, Store
@@ -12,9 +13,11 @@ from lockstep.broker.store.log.waiting_records import Room
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.transaction_table import TransactionTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.messages.record import NO_HOST, host_address, pack_host
+from lockstep.protocol.names import HALF_TOPIC
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.request import Request, RetryLaterError, Until
 from lockstep.runtime.security.authenticated_user import ANYBODY
@@ -30,6 +33,17 @@ HELD_RETRY_MS = 100
 PENDING_RETRY_MS = 1_000
 
 
+class WaitingLimits(NamedTuple):
+    """The limits of the waiting rooms."""
+
+    timers_max: int
+    """The largest number of pending timers."""
+    wait_max_ms: int
+    """The longest delay of a timer."""
+    halves_max: int
+    """The largest number of open half messages."""
+
+
 class SentFrames:
     """Checks the queue, the broker's load and the holds of writes, and appends a frame."""
 
@@ -42,14 +56,12 @@ class SentFrames:
         clock: Clock,
         quotas: UserQuotas,
         timers: TimerTable,
-        timers_max: int,
-        wait_max_ms: int,
+        transactions: TransactionTable,
+        limits: WaitingLimits,
     ) -> None:
         self._timers = timers
-        self.timers_max = timers_max
-        """The largest number of pending timers."""
-        self.wait_max_ms = wait_max_ms
-        """The longest delay of a timer."""
+        self._transactions = transactions
+        self.limits = limits
         self.store = store
         self.quotas = quotas
         self.topics = topics
@@ -73,17 +85,21 @@ class SentFrames:
         of held writes: the queue itself is not written to."""
         self.topics.check_writable(topic, queue_id)
         self.check_load()
-        self.check_pending(count)
+        self.check_pending(room_topic, count)
         self._count_for_user(request)
         plain = bytes(request.body) if isinstance(request.body, memoryview) else request.body
         host = born_host(request.endpoint.peer)
         return self.store.append_frame(room_topic, 0, plain, count, born_host=host, sequenced=sequenced, room=room)
 
-    def check_pending(self, count: int) -> None:
-        """Raise RetryLaterError if so many more timers would be too many."""
-        if self._timers.count_max + count > self.timers_max and len(self._timers) + count > self.timers_max:
+    def check_pending(self, room: str, count: int) -> None:
+        """Raise RetryLaterError if so many more messages of a waiting room would be too many."""
+        if room == HALF_TOPIC:
+            if len(self._transactions) + count > self.limits.halves_max:
+                open_, limit = len(self._transactions), f"at most {self.limits.halves_max} (transactions_open_max)"
+                raise RetryLaterError(f"{open_} half messages have no outcome, {limit}: `lockstep tx ls` lists them", PENDING_RETRY_MS)
+        elif self._timers.count_max + count > self.limits.timers_max and len(self._timers) + count > self.limits.timers_max:
             raise RetryLaterError(
-                f"{len(self._timers)} timers are pending, at most {self.timers_max} (timer_pending_max)", PENDING_RETRY_MS
+                f"{len(self._timers)} timers are pending, at most {self.limits.timers_max} (timer_pending_max)", PENDING_RETRY_MS
             )
 
     def admit(self, request: Request, topic: str, queue_id: int) -> None:

@@ -39,7 +39,7 @@ class OpenHalf(NamedTuple):
         return self.sent_ms << DUE_SHIFT
 
 
-class Outcome(NamedTuple):
+class HalfOutcome(NamedTuple):
     """How the transaction of a half message has ended."""
 
     at_ms: int
@@ -64,7 +64,7 @@ class TransactionTable:
         self._shift = shift
         self._open: dict[int, OpenHalf] = {}
         """By offset."""
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, HalfOutcome] = {}
         """By offset, the oldest first."""
         self.carried = CarriedOffsets()
         """Where half messages are that were stored again."""
@@ -89,7 +89,7 @@ class TransactionTable:
         self._open.pop(offset, None)
         self.watched.discard(offset)
 
-    def commit(self, offset: int, code: int, outcome: Outcome) -> None:
+    def commit(self, offset: int, code: int, outcome: HalfOutcome) -> None:
         """Record where the copy is that commits a half message: the log has it."""
         self.remove(offset, code)
         self._remember(offset, outcome)
@@ -102,9 +102,9 @@ class TransactionTable:
         """Apply one change, made now or read from the log."""
         _, code, offset, at_ms = change
         self.remove(offset, code)
-        self._remember(offset, Outcome(at_ms, -1, -1))
+        self._remember(offset, HalfOutcome(at_ms, -1, -1))
 
-    def _remember(self, offset: int, outcome: Outcome) -> None:
+    def _remember(self, offset: int, outcome: HalfOutcome) -> None:
         self._outcomes.pop(offset, None)
         self._outcomes[offset] = outcome
         if len(self._outcomes) > OUTCOMES_MAX:
@@ -128,7 +128,7 @@ class TransactionTable:
         """Return the open half message that was stored at this offset at first, or is there."""
         return self._open.get(self.carried.find(offset))
 
-    def outcome(self, offset: int) -> Outcome | None:
+    def outcome(self, offset: int) -> HalfOutcome | None:
         """Return how the transaction of the half message has ended that was stored at this offset at first, or is there."""
         return self._outcomes.get(self.carried.find(offset))
 
@@ -163,5 +163,5 @@ class TransactionTable:
         for era, sent_ms, offset in opened:
             self._open[offset] = OpenHalf(era, sent_ms, offset)
         self.opened = list(self._open)
-        self._outcomes = {offset: Outcome(*outcome) for offset, *outcome in outcomes}
+        self._outcomes = {offset: HalfOutcome(*outcome) for offset, *outcome in outcomes}
         self.carried.restore(carried)

@@ -84,6 +84,7 @@ from lockstep.protocol.bodies.routes import (
     TopicRoute,
 )
 from lockstep.protocol.bodies.running import RunningCall, RunningInfo, RunningQueue
+from lockstep.protocol.bodies.transactions import CommittedPlace, EndTransactionBody, EndTransactionReply, HalfMessage
 from lockstep.protocol.bodies.waiting import WaitingPage, WaitingRow
 
 __all__ = [
@@ -97,12 +98,15 @@ __all__ = [
     "ChangeSettings",
     "CheckClientConfigBody",
     "ClusterInfo",
+    "CommittedPlace",
     "ConsumeFromWhere",
     "ConsumeType",
     "ConsumerGroup",
     "CreateTopicReply",
     "DataVersion",
     "DelayFigures",
+    "EndTransactionBody",
+    "EndTransactionReply",
     "FlowFigures",
     "FreeQueue",
     "GroupEvent",
@@ -114,6 +118,7 @@ __all__ = [
     "GroupStatusReply",
     "GroupSummary",
     "GroupView",
+    "HalfMessage",
     "HeartbeatBody",
     "HeartbeatReply",
     "JoinRefusal",

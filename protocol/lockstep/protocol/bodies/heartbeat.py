@@ -92,6 +92,8 @@ class ConsumerGroup:
 @dataclass(frozen=True, slots=True)
 class ProducerGroup:
     group: str = field(metadata={"wire": "groupName"})
+    checks: bool | None = field(default=None, metadata={"native": True})
+    """Whether this client answers CHECK_TRANSACTION_STATE for the group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,8 @@ class SendRecordsHeader:
     """The waiting room into which the records go (rooms.py): their topic and queue 0, while `topic` and `queue_id` are their home."""
     began: int | None = None
     """With `room`: `TopicLayout.began` of the topic, as the records have it."""
+    producer_group: str | None = None
+    """With the room of half messages: the producer group that is asked how the transaction has ended, as the records have it."""
 
 
 @dataclass(frozen=True, slots=True)

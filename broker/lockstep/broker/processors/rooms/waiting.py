@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.processors.timers.timer_lookup import TimerLookup
+from lockstep.broker.processors.rooms.timer_lookup import TimerLookup
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.timer_table import TIMES_OF_DAY, PendingTimer, TimerTable
 from lockstep.broker.tables.timer_walk import SELECT_COUNT, Place, TimerWalk
@@ -115,7 +115,7 @@ class WaitingProcessor:
     async def _read(self, offset: int) -> bytes:
         """Return the record of a timer; nothing if it can't be read."""
         try:
-            return await self._lookup.read(offset)
+            return await self._lookup.records.read(offset)
         except (OSError, StoreCorruptError, SystemBusyError):
             return b""  # the delivery logs why
 

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.processors.timers.timer_lookup import TimerLookup
-from lockstep.broker.store import Store, StoreCorruptError
+from lockstep.broker.processors.rooms.timer_lookup import TimerLookup
+from lockstep.broker.store import Store
 from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import (
-    BrokerSystemError,
     LocalProtocolError,
     QueryNotFoundError,
     RemoteProtocolError,
@@ -19,13 +18,9 @@ from lockstep.protocol.messages.properties import UNIQ_KEY, decode_properties
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.messages.rooms import CARRIED, due_of_code, read_timer
-from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import PUB, on_topic
-from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, RetryLaterError
-
-UNCONFIRMED_RETRY_MS = 100
-"""When a recall is repeated that came before its message was confirmed: a send may be answered when it is written."""
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 
 
 class RecallProcessor:
@@ -81,17 +76,8 @@ class RecallProcessor:
         return handle
 
     async def _records(self, offsets: Iterable[int]) -> list[tuple[int, RecordView]]:
-        found = []
-        for offset in offsets:
-            if self._store.bounds(TIMER_TOPIC, 0)[1] <= offset < self._store.end_offset(TIMER_TOPIC, 0):
-                raise RetryLaterError(f"the message at offset {offset} of {TIMER_TOPIC} is not confirmed yet", UNCONFIRMED_RETRY_MS)
-            try:
-                data = await self._lookup.read(offset)
-            except (OSError, StoreCorruptError) as error:
-                raise BrokerSystemError(f"the message at offset {offset} of {TIMER_TOPIC} can't be read: {error}") from error
-            if data:
-                found.append((offset, RecordView(data)))
-        return found
+        read = self._lookup.records.read_for_change
+        return [(offset, RecordView(data)) for offset in offsets if (data := await read(offset))]
 
 
 def is_named(record: RecordView, message_id: str) -> bool:

@@ -1,10 +1,10 @@
 """Finds the stored records of messages that wait."""
 
-from lockstep.broker.store import ReadStatus, Store
+from lockstep.broker.processors.rooms.room_records import RoomRecords
+from lockstep.broker.store import Store
 from lockstep.broker.tables.timer_table import TimerTable
 from lockstep.protocol.errors import LocalProtocolError, SystemBusyError
 from lockstep.protocol.messages.recall import RecallHandle
-from lockstep.protocol.messages.record import INT64, QUEUE_OFFSET_AT
 from lockstep.protocol.names import TIMER_TOPIC
 
 CANDIDATES_MAX = 1_024
@@ -17,6 +17,7 @@ class TimerLookup:
     def __init__(self, store: Store, timers: TimerTable, broker_name: str) -> None:
         self._store = store
         self._timers = timers
+        self.records = RoomRecords(store, TIMER_TOPIC)
         self.broker_name = broker_name
 
     def check_broker(self, handle: RecallHandle) -> None:
@@ -34,9 +35,3 @@ class TimerLookup:
         if len(offsets) > CANDIDATES_MAX:
             raise SystemBusyError(f"more than {CANDIDATES_MAX} messages are due at {handle.due_ms}: use the handle of lockstep's clients")
         return offsets
-
-    async def read(self, offset: int) -> bytes:
-        """Return the record at this offset, nothing if there is none. Raises OSError, StoreCorruptError and SystemBusyError."""
-        result = await self._store.read_or_wait(TIMER_TOPIC, 0, offset, 1, 1)
-        data = b"".join(result.parts) if result.status is ReadStatus.FOUND else b""
-        return data if data and INT64.unpack_from(data, QUEUE_OFFSET_AT)[0] == offset else b""

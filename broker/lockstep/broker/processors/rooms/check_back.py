@@ -1,0 +1,155 @@
+"""Check-back: asks the senders of half messages how their transactions have ended. RocketMQ: TransactionalMessageServiceImpl.check.
+
+The client that has sent a half message is asked as long as it is connected, or may come back: only it knows whether the transaction still
+runs. After that another one of its producer group is asked. A message that is older than `transaction_hours_max` waits for an operator.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from lockstep.broker.classic.connections import ClassicConnection, ClientConnections
+from lockstep.broker.delivery.room_copies import asked_record
+from lockstep.broker.processors.rooms.room_records import RoomRecords
+from lockstep.broker.store import Store, StoreCorruptError
+from lockstep.broker.tables.check_schedule import CheckSchedule
+from lockstep.broker.tables.transaction_table import OpenHalf, TransactionTable
+from lockstep.protocol.codec import CODECS
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import RemoteProtocolError, SystemBusyError
+from lockstep.protocol.headers.transactions import CheckTransactionHeader
+from lockstep.protocol.messages.ids import message_id_of
+from lockstep.protocol.messages.properties import CHECK_IMMUNITY, TRANSACTION_ID, UNIQ_KEY, decode_properties
+from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.messages.rooms import RoomProperties, read_half
+from lockstep.protocol.names import HALF_TOPIC
+from lockstep.runtime.host import Host
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.waiting import is_set_within
+
+log = get_logger("broker")
+
+LOOK_MS = 1_000
+"""The interval at which messages are looked at of which nobody could be asked."""
+PER_LOOK = 1_000
+"""Questions in a second."""
+PER_CONNECTION = 100
+"""Questions to a connection in a second."""
+UNSENT_BYTES_MAX = 4 << 20
+"""A connection with more bytes that wait to be sent is not asked now."""
+HOUR_MS = 3_600_000
+DIGITS_MAX = 9
+
+
+class CheckBack:
+    """Asks for outcomes: `run` asks until it is cancelled, `on_arrival` reports new half messages."""
+
+    def __init__(
+        self, host: Host, store: Store, table: TransactionTable, connections: ClientConnections, terms: Callable[[], tuple[int, float]]
+    ) -> None:
+        """`terms` returns after how many ms a sender is first asked, and for how many hours."""
+        self._clock = host.clock
+        self._random = host.random
+        self._store = store
+        self._table = table
+        self._connections = connections
+        self._terms = terms
+        self._records = RoomRecords(store, HALF_TOPIC)
+        self._schedule = CheckSchedule()
+        self._wake = asyncio.Event()
+        self.asked_count = 0
+        """Questions since the start."""
+        self.expired: dict[int, None] = {}
+        """Offsets of messages that are too old to be asked about."""
+
+    def on_arrival(self) -> None:
+        """Report new half messages."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            first_ms, _ = self._terms()
+            self._schedule.put_all(self._table.take_opened(), self._clock.monotonic_ms() + first_ms)
+            self._table.forget_outcomes(self._store.now_ms())
+            asked: dict[int, int] = {}
+            for offset in self._schedule.take(self._clock.monotonic_ms(), PER_LOOK):
+                await self._look(offset, asked)
+            if self._schedule.next_ms() is None:
+                await self._wake.wait()
+            else:
+                await is_set_within(self._wake, LOOK_MS / 1000)
+                await asyncio.sleep(0)
+
+    async def _look(self, offset: int, asked: dict[int, int]) -> None:
+        """Ask about a half message, if it is open. `asked`: connection → questions in this look."""
+        half, now_ms = self._table.find(offset), self._clock.monotonic_ms()
+        if half is None:
+            self._schedule.forget(offset)
+            self.expired.pop(offset, None)
+            return
+        try:
+            data = await self._records.read(half.offset)
+            record = RecordView(data) if data else None
+            found = None if record is None else read_half(record.properties)
+            if record is None or found is None:
+                self._schedule.put(offset, now_ms + LOOK_MS)  # it is not confirmed yet, or lost: an operator rolls it back
+                return
+            self._ask(offset, half, record, found, data, asked)
+        except (OSError, StoreCorruptError, SystemBusyError, RemoteProtocolError) as error:
+            log_limited(log, "error", "transaction.unreadable", offset=offset, error=str(error), then="it is read again in 30 s")
+            self._schedule.put_asked(offset, now_ms)
+
+    def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes, asked: dict[int, int]) -> None:
+        now_ms, age_ms = self._clock.monotonic_ms(), self._store.now_ms() - self._table.present_ms(half)
+        properties = decode_properties(record.properties)
+        _, hours_max = self._terms()
+        if age_ms > hours_max * HOUR_MS:
+            self._expire(offset, found)
+            return
+        rest_ms = immunity_ms(properties.get(CHECK_IMMUNITY, "")) - age_ms
+        target = None if rest_ms > 0 else self._target(found, asked)
+        if target is None:
+            self._schedule.put(offset, now_ms + max(rest_ms, LOOK_MS))
+            return
+        asked[target.endpoint.id] = asked.get(target.endpoint.id, 0) + 1
+        unique = properties.get(UNIQ_KEY, "")
+        header = CheckTransactionHeader(
+            tran_state_table_offset=offset,
+            commit_log_offset=record.physical_offset,
+            msg_id=unique,
+            transaction_id=properties.get(TRANSACTION_ID, unique),
+            offset_msg_id=message_id_of(record.store_host, record.physical_offset),
+        )
+        fields = CODECS[target.endpoint.codec].write_fields(header)
+        target.endpoint.oneway(RequestCode.CHECK_TRANSACTION_STATE, fields, asked_record(data))
+        self.asked_count += 1
+        self._schedule.put_asked(offset, now_ms)
+
+    def _expire(self, offset: int, found: RoomProperties) -> None:
+        self.expired[offset] = None
+        facts = {"topic": found.topic.decode(), "group": found.group.decode(), "offset": offset}
+        then = "nobody is asked any more: `lockstep tx ls` lists it, `lockstep tx commit` and `rollback` decide"
+        log_limited(log, "warning", "transaction.expired", **facts, then=then)
+
+    def _target(self, found: RoomProperties, asked: dict[int, int]) -> ClassicConnection | None:
+        """Return whom to ask about a half message; None if nobody is there, or its sender may come back."""
+        group, topic, client_id = found.group.decode(), found.topic.decode(), found.client_id.decode()
+        if client_id:
+            sender = self._connections.producer(client_id)
+            if sender is not None and sender.may_be_asked(group, topic):
+                return sender if self._is_free(sender, asked) else None
+            if self._connections.may_return(client_id, self._clock.boot_ms()):
+                return None
+        others = [each for each in self._connections.producers(group) if each.may_be_asked(group, topic) and self._is_free(each, asked)]
+        others = [each for each in others if each.is_native or each.is_sender] or others
+        return others[self._random.below(len(others))] if others else None
+
+    def _is_free(self, client: ClassicConnection, asked: dict[int, int]) -> bool:
+        endpoint = client.endpoint
+        return not endpoint.closed and endpoint.unsent_bytes <= UNSENT_BYTES_MAX and asked.get(endpoint.id, 0) < PER_CONNECTION
+
+
+def immunity_ms(text: str) -> int:
+    """Return the value of CHECK_IMMUNITY_TIME_IN_SECONDS in ms; 0 if it is no number."""
+    return int(text) * 1_000 if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX else 0
