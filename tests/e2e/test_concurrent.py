@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from lockstep.client import Message, Producer
+from lockstep.protocol.codes import ResponseCode
 from support.cluster import QUICK, Cluster, Report
 from support.concurrent_lines import consumer
+from support.delayed import at_level
+from support.native import native
 
 pytestmark = pytest.mark.e2e
 
@@ -104,16 +107,31 @@ def boot_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
+async def send_at_levels(cluster: Cluster, sends: Sequence[tuple[str, int]]) -> list[int]:
+    """Send messages (body, delay level): each second one as RocketMQ's clients do, so that it waits in the queue of its level, the others
+    as timers.
+
+    Return when each was sent, by the boot clock: the broker's timestamp is not earlier.
+    """
+    sent_ms: list[int] = []
+    async with Producer("test", nameserver=cluster.nameservers) as producer, native(cluster.addresses["broker-a"]) as other:
+        for number, (body, level) in enumerate(sends):
+            sent_ms.append(boot_ms())
+            if number % 2:
+                response = await other.send("orders", body.encode(), properties=at_level(level))
+                assert response.code == ResponseCode.SUCCESS, response.remark
+            else:
+                await producer.send(Message("orders", body.encode()), delay_level=level)
+    return sent_ms
+
+
 async def test_delayed_messages_over_three_restarts_are_neither_lost_nor_early(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*DELAYS, queues=2, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
     waits_ms = (1_000, 3_000, 8_000)
-    sent: dict[str, tuple[int, int]] = {}
-    async with Producer("test", nameserver=cluster.nameservers) as producer:
-        for number in range(300):
-            level = 1 + number % 3
-            sent[f"m{number}"] = (boot_ms(), waits_ms[level - 1])  # the broker's timestamp is not earlier
-            await producer.send(Message("orders", b"m%d" % number), delay_level=level)
+    sends = [(f"m{number}", 1 + number % 3) for number in range(300)]
+    sent_ms = await send_at_levels(cluster, sends)
+    sent = {body: (at_ms, waits_ms[level - 1]) for (body, level), at_ms in zip(sends, sent_ms, strict=True)}
     for goal, end in ((1, "kill"), (120, "stop"), (220, "kill")):
         await cluster.until(f"{goal} have arrived", lambda goal=goal: len(lines.done()) >= goal)  # type: ignore[misc]
         await (cluster.kill if end == "kill" else cluster.stop)("broker-a")
@@ -133,16 +151,14 @@ async def test_delay_of_a_stored_message_is_unaffected_by_a_new_delay_table(clus
     await cluster.servers(*DELAYS, queues=2, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
     due_ms: dict[str, int] = {}
-    async with Producer("test", nameserver=cluster.nameservers) as producer:
-        for start, waits_ms in enumerate(((1_000, 3_000, 8_000), (2_000,), (500, 500, 500))):
-            if start:
-                await cluster.kill("broker-a")
-                table = " ".join(f"{wait_ms}ms" for wait_ms in waits_ms)
-                await cluster.broker("broker-a", *QUICK, "--message-delay-level", table, listen=cluster.addresses["broker-a"])
-            for number in range(30):
-                body, level = f"m{start}-{number}", number % len(waits_ms)
-                due_ms[body] = boot_ms() + waits_ms[level]
-                await producer.send(Message("orders", body.encode()), delay_level=level + 1)
+    for start, waits_ms in enumerate(((1_000, 3_000, 8_000), (2_000,), (500, 500, 500))):
+        if start:
+            await cluster.kill("broker-a")
+            table = " ".join(f"{wait_ms}ms" for wait_ms in waits_ms)
+            await cluster.broker("broker-a", *QUICK, "--message-delay-level", table, listen=cluster.addresses["broker-a"])
+        sends = [(f"m{start}-{number}", 1 + number % len(waits_ms)) for number in range(30)]
+        for (body, level), at_ms in zip(sends, await send_at_levels(cluster, sends), strict=True):
+            due_ms[body] = at_ms + waits_ms[level - 1]
     await cluster.until("all have arrived", lambda: set(lines.done()) == set(due_ms))
     early = [body for body, _, _, at_ms in lines.all() if at_ms < due_ms[body]]
     assert early == []

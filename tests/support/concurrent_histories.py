@@ -1,16 +1,13 @@
-"""Histories of concurrent groups, delayed sends and dead letters: the groups mailing and billing."""
+"""Histories of concurrent groups and dead letters: the groups mailing and billing."""
 
 from typing import Any, Self
 
-from support.histories import C1, LOG, B, HistoryBuilder, P, Q, Where, epoch
+from support.histories import C1, B, HistoryBuilder, Q, Where, epoch
 from sweep.events.consumers import ConcurrentCallBegan, ConcurrentCallEnded, ConsumerStarted, ReceivedMessage
-from sweep.events.producers import DelayedSendAcked, SendBegan
 from sweep.events.progress import ProgressResponded
 from sweep.events.sends import (
     DeadLetterResponded,
     DeadLetterSent,
-    DelayedSendResponded,
-    DelayedSendWritten,
     SendBackResponded,
     SendBackSent,
 )
@@ -71,18 +68,10 @@ class ConcurrentHistoryBuilder(HistoryBuilder):
         """Add a commit under the generation, sent 2 ms before, with a response 1 ms before."""
         return self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=queue)
 
-    def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0) -> Self:
+    def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0, stored_t: float | None = None) -> Self:
         """Add a copy found by the final reading."""
-        return self.add(CopyStored, 500, ("", 0), queue=queue, offset=offset, body=body, retries=retries, origin="o")
-
-    def delayed(self, t: float, body: bytes, level: int = 1, *, writes: int = 1) -> Self:
-        """Add a delayed send at t, written `writes` times, with a response and an acknowledgement 2 ms after the last write."""
-        sent = self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
-        for number in range(writes):
-            sent = sent.add(DelayedSendWritten, t + number, P, queue=LOG, body=body, level=level, request=2_000 + number)
-        at = t + writes - 1 + 0.002
-        responded = sent.add(DelayedSendResponded, at, B, queue=LOG, code=0, request=1_999 + writes)
-        return responded.add(DelayedSendAcked, at, P, queue=LOG, body=body)
+        facts: dict[str, Any] = {"queue": queue, "offset": offset, "body": body, "retries": retries, "origin": "o", "stored_t": stored_t}
+        return self.add(CopyStored, 500, ("", 0), **facts)
 
     def letter(self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0) -> Self:
         """Add a DEAD_LETTER under epoch(number) at t, with the response `code` 1 ms later (None: no response)."""

@@ -8,12 +8,17 @@ from lockstep.client import (
     Client,
     ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
-    Message,
     MessageExt,
-    MessageQueue,
     Producer,
     PushConsumer,
 )
+from lockstep.operations.admin_client import AdminClient
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.protocol.responses import checked
+from lockstep.runtime.connections.dial import call
+from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 
 Seen = list[tuple[float, MessageExt]]
@@ -43,9 +48,16 @@ def now() -> float:
 
 
 async def send_delayed(cluster: TestCluster, topic: str, counts: Mapping[int, int]) -> None:
-    """Send messages of each delay level, to one broker after the other."""
-    async with Producer("reminders", nameserver=cluster.nameserver) as producer:
-        for level, count in counts.items():
-            for number in range(count):
-                queue = MessageQueue(topic, cluster.brokers[number % len(cluster.brokers)], 0)
-                await producer.send(Message(topic, b"%d" % number), queue=queue, delay_level=level)
+    """Send messages of each delay level into the brokers' queues of the levels, to one broker after the other, as RocketMQ's clients do."""
+    host = Host.current()
+    brokers = await AdminClient(host, cluster.nameserver).brokers()
+    for level, count in counts.items():
+        for number in range(count):
+            fields = to_plain(SendMessageHeader("reminders", topic, 0, properties=at_level(level)))
+            address = brokers[number % len(brokers)].address
+            checked(await call(host, address, RequestCode.SEND_MESSAGE, fields, b"%d" % number, timeout_ms=3_000))
+
+
+def at_level(level: int) -> str:
+    """Return the properties of a SEND_MESSAGE whose message waits in the broker's queue of a delay level."""
+    return f"DELAY\x01{level}"

@@ -12,14 +12,11 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from sweep.access import producer_name
 from sweep.compressed import make_large_body
-from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
+from sweep.events.producers import SendAcked, SendBegan, SendFailed
 from sweep.history import QueueKey, SendOutcome
-from sweep.settings import TOPIC
 from sweep.timers import TimerWorkload, Wait
 from sweep.universe import Main, Universe
 
-LEVELS = (1, 1, 2, 2, 3, 4)
-"""Delay levels of delayed sends: 1 s to 30 s."""
 AWAITED_SHARE = 0.3
 """The share of sends whose result their producer awaits before the next one."""
 
@@ -44,10 +41,9 @@ class Sender:
         setting, random = self._universe.setting, self._random
         while self._universe.sending and not stop.is_set():
             roll = random.random()
-            if setting.delayed_share and self._extra.random() < setting.delayed_share:
-                coroutine = self._delayed(self._key() if self._extra.random() < 0.5 else None)
-            elif setting.timer_share and self._timers.is_next():
-                coroutine = self._waiting(self._timers.draw())
+            wait = self._timers.next()
+            if wait is not None:
+                coroutine = self._waiting(wait)
             elif roll < setting.unkeyed_share:
                 coroutine = self._one(None)
             elif roll < setting.unkeyed_share + setting.batch_share:
@@ -86,18 +82,6 @@ class Sender:
         except LockstepError as error:
             self._failed(message, error)
 
-    async def _delayed(self, key: str | None) -> None:
-        """Send a delayed message. A keyed one has a queue by its key, but no place in its key's order."""
-        level = self._extra.choice(LEVELS)
-        message = self._message(key, TOPIC, level)
-        try:
-            result = await self._producer.send(message, delay_level=level)
-        except LockstepError as error:
-            self._failed(message, error)
-            return
-        queue = QueueKey("", result.queue.broker_name, result.queue.topic, result.queue.queue_id)
-        self._universe.history.append(DelayedSendAcked(*self._universe.origin(), bytes(message.body), queue, result.status.value))
-
     async def _batch(self, keys: list[str]) -> None:
         topic = self._topic()
         messages, require = [self._message(key, topic) for key in keys], self._require()
@@ -109,7 +93,7 @@ class Sender:
 
     async def _waiting(self, wait: Wait) -> None:
         """Send messages that wait. Keyed ones have queues by their keys, but no place in the order of a key."""
-        topic, require, facts = self._topic(), self._require(), (0, 0 if wait.deliver_ms else wait.delay_ms, wait.deliver_ms)
+        topic, require, facts = self._topic(), self._require(), (wait.level, 0 if wait.deliver_ms else wait.delay_ms, wait.deliver_ms)
         messages = [self._message(self._key() if wait.keyed else None, topic, *facts) for _ in range(wait.count)]
         sending = self._timers.send(messages, wait, require)
         for message, result in zip(messages, await results_of(sending, messages), strict=True):

@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
-from sweep.checkers import copies, delays, handover, timers
+from sweep.checkers import copies, handover, timers
 from sweep.checkers.facts import Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
@@ -28,7 +29,7 @@ from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnde
 from sweep.events.parks import ParkControlSent, ParkEndResponded, ParkResponded
 from sweep.events.producers import RecallEnded, SendBegan
 from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
-from sweep.events.sends import DeadLetterResponded, DelayedSendWritten, FrameResponded, SendBackResponded, TimersWritten
+from sweep.events.sends import DeadLetterResponded, FrameResponded, SendBackResponded, TimersWritten
 from sweep.events.universe import BrokerOpened, CopyStored, Fault, MessageStored, PauseBegan, ProcessEnded, ServerFailed
 from sweep.history import CallResult, E, History, ItemVerdict, PlaceReached, QueueKey, RecallOutcome
 from sweep.journal import LogRecorder
@@ -212,13 +213,9 @@ def _partly_done(history: History) -> int:
     return sum(0 < end.done < len(calls[end.call].given) for end in ends if end.result is CallResult.SUCCESS)
 
 
-def _delivered(history: History) -> int:
-    delayed = {event.body: None for event in history.of(DelayedSendWritten)}
-    return sum(stored.body in delayed for stored in history.of(MessageStored))
-
-
-def _timers_delivered(history: History, *, of_day: bool) -> int:
-    waits = {began.body for began in history.of(SendBegan) if (began.deliver_ms if of_day else began.delay_ms)}
+def _timers_delivered(history: History, kind: Literal["delay_level", "delay_ms", "deliver_ms"]) -> int:
+    """Count the timers of a kind, which is named as their fact of SendBegan. One with a delay level has a delay too."""
+    waits = {began.body for began in history.of(SendBegan) if getattr(began, kind)}
     return sum(stored.body in waits for stored in history.of(MessageStored))
 
 
@@ -460,12 +457,10 @@ REACH: dict[str, Count] = {
     "end of a replay refused": _events(ParkEndResponded, lambda event: event.until is not None),
     "parked key dropped": _events(ParkControlSent, lambda event: event.action == "drop"),
     "response to a PARK lost": _lost("PARK"),
-    "delayed message delivered": _computed(_delivered),
-    "response to a delayed send lost": _lost("a delayed send"),
-    "possible duplicate: delayed": _computed(delays.possible_duplicates),
     "possible duplicate: copy": _computed(copies.possible_duplicates),
-    "timer with a delay delivered": _computed(partial(_timers_delivered, of_day=False)),
-    "timer with a time of day delivered": _computed(partial(_timers_delivered, of_day=True)),
+    "timer with a delay delivered": _computed(partial(_timers_delivered, kind="delay_ms")),
+    "timer with a delay level delivered": _computed(partial(_timers_delivered, kind="delay_level")),
+    "timer with a time of day delivered": _computed(partial(_timers_delivered, kind="deliver_ms")),
     "timer delivered after a start": _computed(_timers_over_a_start),
     "timer dropped with its topic": _logged("delay.destination_gone"),
     "response to a send of timers lost": _lost("a send of timers"),

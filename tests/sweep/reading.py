@@ -101,6 +101,7 @@ async def _read_queue(universe: Universe, endpoint: Endpoint, queue: QueueKey, a
 
 def _found(universe: Universe, queue: QueueKey, message: MessageExt) -> Event:
     place = (*universe.origin(), queue, message.queue_offset, message.body)
+    stored_t = message.stored_ms / 1_000 - EPOCH_S
     if queue.topic in universe.setting.topics:
-        return MessageStored(*place, message.sharding_key, message.stored_ms / 1_000 - EPOCH_S, message.physical_offset)
-    return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""), message.sharding_key)
+        return MessageStored(*place, message.sharding_key, stored_t, message.physical_offset)
+    return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""), message.sharding_key, stored_t)

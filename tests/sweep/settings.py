@@ -143,11 +143,11 @@ class Setting:
     call_timeout_ms: int = 900_000
     """The limit of concurrent calls; a longer one is sent back."""
     delayed_share: float = 0.0
-    """The share of sends with a delay level."""
+    """The share of sends of timers whose delay is given as a level."""
     timer_share: float = 0.0
     """The share of sends with a delay of any length, or until a time of day; a third of them are small batches."""
     recall_share: float = 0.0
-    """The share of their acknowledged messages that are recalled, before they are due or too late, some with a forged handle."""
+    """The share of the acknowledged timers that are recalled, before they are due or too late, some with a forged handle."""
     stubborn_share: float = 0.0
     """The share of calls that swallow their cancellation and continue."""
 

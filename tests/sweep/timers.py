@@ -1,4 +1,4 @@
-"""Messages that wait for any delay or until a time of day, and their recalls, some with a forged handle."""
+"""Messages that wait for a delay or until a time of day, and their recalls, some with a forged handle."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from typing import Any
 
 from lockstep.client import LockstepError, Message, Producer, SendResult
 from lockstep.client.producer.config import Require
+from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.errors import QueryNotFoundError, TooLateToRecallError, TransportError
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.runtime.daemon import Tasks
@@ -19,6 +20,8 @@ from sweep.history import QueueKey, RecallOutcome
 from sweep.universe import Universe
 
 DELAY_S = (0.2, 40.0)
+LEVELS = (1, 1, 2, 2, 3, 4)
+"""Delay levels: 1 s to 30 s."""
 COUNTS = (1, 1, 1, 2, 4)
 """The messages of one send; more than one are a batch."""
 LATE_S = 2.0
@@ -39,10 +42,14 @@ class Wait:
     deliver_ms: int
     """The time of day until which they wait, by the clock of the producer's machine; 0: they wait for the delay."""
     posted: bool
+    level: int = 0
+    """Above 0: the delay is given as this level."""
 
     @property
     def terms(self) -> Mapping[str, Any]:
         """Return the arguments of the send."""
+        if self.level:
+            return {"delay_level": self.level}
         if self.deliver_ms:
             return {"deliver_at": EPOCH + timedelta(milliseconds=self.deliver_ms)}
         return {"delay": timedelta(milliseconds=self.delay_ms)}
@@ -58,10 +65,15 @@ class TimerWorkload:
         self._random = Random(f"{universe.setting.seed}/{machine.name}/{machine.starts}/timers")
         self._clock = Host.current().clock
 
-    def is_next(self) -> bool:
-        return self._random.random() < self._universe.setting.timer_share
+    def next(self) -> Wait | None:
+        """Return how the messages of the next send wait; None if they do not."""
+        setting, random = self._universe.setting, self._random
+        if setting.delayed_share and random.random() < setting.delayed_share:
+            level = random.choice(LEVELS)
+            return Wait(random.random() < 0.5, 1, LEVELS_MS[level - 1], 0, False, level)
+        return self._draw() if setting.timer_share and random.random() < setting.timer_share else None
 
-    def draw(self) -> Wait:
+    def _draw(self) -> Wait:
         random = self._random
         delay_ms = round(1_000 * 2 ** random.uniform(*(log(bound, 2) for bound in DELAY_S)))
         deliver_ms = self._clock.wall_ms() + delay_ms if random.random() < 0.5 else 0

@@ -54,9 +54,9 @@ def unconsumed(universe: Universe) -> list[str]:
             found += _not_read(universe, broker)
         if universe.setting.readers:
             found += _not_consumed(broker, READERS, (TOPIC,))
-        if universe.setting.delayed_share or universe.setting.concurrent:
+        if universe.setting.concurrent:
             found += _not_delivered(broker)
-        if universe.setting.timer_share:
+        if universe.setting.timer_share or universe.setting.delayed_share:
             found += _waiting_timers(universe, broker)
     return found
 
@@ -109,5 +109,5 @@ def _not_delivered(broker: Broker) -> list[str]:
     for queue_id in store.queue_ids(SCHEDULE_TOPIC):
         end, at = store.bounds(SCHEDULE_TOPIC, queue_id)[1], delays.next_offset(queue_id)
         if at < end:
-            found.append(f"{name}: messages delayed by {format_delay(queue_delay_ms(queue_id))} are at {at} of {end}")
+            found.append(f"{name}: retries delayed by {format_delay(queue_delay_ms(queue_id))} are at {at} of {end}")
     return found

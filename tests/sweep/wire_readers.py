@@ -12,7 +12,6 @@ from typing import Any
 from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.messages.properties import DELAY, split_properties
 from lockstep.protocol.responses import PULLED
 from sweep.compressed import decompress_body, record_bodies
 from sweep.connections import Frame, ReadResponse
@@ -248,11 +247,7 @@ def _send_records(frame: Frame) -> Events:
 def _send_message(frame: Frame) -> Events:
     fields = frame.fields
     queue, body = frame.field_key(""), decompress_body(bytes(frame.command.body), fields.get("sysFlag", 0))
-    level = split_properties(fields.get("properties", "")).get(DELAY)
-    if level is None:
-        return _keep(frame, frame.sent(sends.FrameWritten, queue, (body,), None, None, (0, 0, 0)))
-    frame.read_response = _answered("a delayed send", sends.DelayedSendResponded)
-    return _keep(frame, frame.sent(sends.DelayedSendWritten, queue, body, int(level)))
+    return _keep(frame, frame.sent(sends.FrameWritten, queue, (body,), None, None, (0, 0, 0)))
 
 
 def _send_response(frame: Frame, request: Frame) -> Events:

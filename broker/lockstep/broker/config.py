@@ -201,6 +201,7 @@ class BrokerConfig(ServerSettings):
             limits=Limits(FRAME_BYTES_MAX, HEADER_BYTES_MAX, BODY_BYTES_MAX),
             disconnect_grace_ms=self.disconnect_grace_ms,
             session_timeout_ms=self.session_timeout_ms,
+            delay_levels_ms=self.delay_levels_ms(),
             groups_max=self.groups_max,
             progress_max=self.progress_max,
             members_max=self.members_max,

@@ -140,7 +140,7 @@ class Producer(OfOneProcess):
 
     @property
     def possible_duplicates(self) -> int:
-        """Return the number of messages that may be stored twice: unkeyed ones that failed over and delayed ones that were sent again.
+        """Return the number of messages that may be stored twice: unkeyed ones that failed over.
 
         Counted in this process.
         """

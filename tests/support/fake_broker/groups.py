@@ -58,6 +58,8 @@ class Groups(Wire):
     """Whether the response to HEART_BEAT contains `since`. Otherwise only grants do."""
     last_decides: bool = False
     """Whether every group has the classic policy."""
+    delay_levels_ms: tuple[int, ...] = ()
+    """The table of delay levels that it tells; by default none."""
     members: dict[str, list[str]] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     locks: dict[QueueKey, Lock] = field(default_factory=dict)
@@ -153,7 +155,7 @@ class Groups(Wire):
                 self._list_changed(group.group, notify=False)
         since = dict.fromkeys(self.layouts, self.since) if self.names_since else {}
         groups = {group.group: GroupView(self._list(group.group), since, self.last_decides) for group in body.consumers}
-        return HeartbeatReply(self.name, self.term, LIMITS, self.grace_ms, SESSION_TIMEOUT_MS, groups)
+        return HeartbeatReply(self.name, self.term, LIMITS, self.grace_ms, SESSION_TIMEOUT_MS, groups, self.delay_levels_ms)
 
     def _reconcile(self, client: str, body: SessionLockBody) -> SessionLockReply:
         script = self.lock_script.popleft() if self.lock_script else lambda _: None

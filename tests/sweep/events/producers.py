@@ -15,16 +15,16 @@ class SendBegan(Event):
     topic: str = ""
     tags: str = ""
     delay_level: int = 0
-    """Above 0: it is stored for delayed delivery. Its result is DelayedSendAcked, and it has no order."""
+    """Above 0: its delay was given as this level."""
     delay_ms: int = 0
-    """Above 0: the same, for a delay of any length."""
+    """Above 0: it is stored for delivery after this time. Its result is DelayedSendAcked, and it has no order."""
     deliver_ms: int = 0
     """Above 0: the same, until this time of day, in ms since 1970."""
 
     @property
     def waits(self) -> bool:
         """Return whether the message is stored for later delivery."""
-        return bool(self.delay_level or self.delay_ms or self.deliver_ms)
+        return bool(self.delay_ms or self.deliver_ms)
 
 
 @dataclass(frozen=True, slots=True)

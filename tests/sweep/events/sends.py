@@ -58,24 +58,6 @@ class TimersResponded(FrameResponded):
 
 
 @dataclass(frozen=True, slots=True)
-class _DelayedSend(OfRequest):
-    """SEND_MESSAGE with a delay level."""
-
-    body: bytes
-    level: int
-
-
-@dataclass(frozen=True, slots=True)
-class DelayedSendWritten(_DelayedSend):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class DelayedSendResponded(_DelayedSend):
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
 class RecallResponded(Event):
     """The broker responded to RECALL_MESSAGE."""
 

@@ -132,6 +132,8 @@ class CopyStored(Event):
     origin: str
     """ORIGIN_MESSAGE_ID: broker and log place of the message that was sent."""
     key: str | None = None
+    stored_t: float | None = None
+    """When it was stored, by its broker's stamp."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from sweep.events.parks import ParkEndResponded, ParkResponded
 from sweep.events.progress import CommitResponded, ProgressResponded
 from sweep.events.sends import (
     DeadLetterResponded,
-    DelayedSendResponded,
     FrameResponded,
     RecallResponded,
     SendBackResponded,
@@ -66,7 +65,7 @@ def _lose_response(storm: Storm, event: Event, *, reset_connection: bool) -> Non
     """Lose the pending bytes from this broker to the client; to a random client for a send."""
     network = storm.universe.loop.network
     open_ = [one for one in network.connections.values() if one.server.process.number == event.process]
-    client = None if isinstance(event, FrameResponded | DelayedSendResponded) else getattr(event, "client", None)
+    client = None if isinstance(event, FrameResponded) else getattr(event, "client", None)
     mine = [one for one in open_ if client is None or one.client.process.number == client]
     if mine:
         one = mine[-1] if client is not None else storm.random.choice(mine)
@@ -138,7 +137,7 @@ def drift(storm: Storm) -> None:
 
 def cut_at_copy(storm: Storm) -> None:
     """Lose a response to a request that makes the broker store a copy, or record a start position."""
-    kinds: list[type[Event]] = [SendBackResponded, SendBackResponded, DeadLetterResponded, DelayedSendResponded, ProgressResponded]
+    kinds: list[type[Event]] = [SendBackResponded, SendBackResponded, DeadLetterResponded, ProgressResponded]
     _cut_at(storm, storm.random.choice(kinds), reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 

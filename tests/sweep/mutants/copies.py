@@ -18,10 +18,6 @@ from lockstep.client.consumer.calls.concurrent_model import ConcurrentCall, Conc
 from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.client.consumer.calls.retry import OrderedRetry
 from lockstep.client.consumer.calls.runner import Call
-from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
-from lockstep.client.producer.delayed import DelayedSend
-from lockstep.client.producer.result import SendResult
-from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -208,25 +204,6 @@ def members_begin_at_the_end_of_a_queue(patch: Patches) -> None:
 def a_send_back_copies_any_message_at_the_offset(patch: Patches) -> None:
     """A send back copies the message that its consumer received, or none."""
     patch.set(send_back, "_check_same", lambda record, header: None)
-
-
-@mutant(
-    WORLD,
-    aimed="tests/unit/client/test_delayed_send.py::test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown",
-)
-def a_refused_delayed_send_is_not_stored(patch: Patches) -> None:
-    """A delayed send that may be stored does not end as not stored."""
-    run = DelayedSend.run
-
-    async def plain(self: DelayedSend, *facts: Any, **named: Any) -> SendResult:
-        try:
-            return await run(self, *facts, **named)
-        except (QueueUnavailableError, SendTimeoutError) as error:
-            if isinstance(error.__cause__, BrokerError) and not error.__cause__.retriable:
-                raise error.__cause__ from None
-            raise
-
-    patch.set(DelayedSend, "run", plain)
 
 
 @mutant("delete", aimed="tests/unit/broker/test_delayed_delivery.py::test_recreated_topic_gets_no_delayed_message_of_its_predecessor")

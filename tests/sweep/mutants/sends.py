@@ -6,6 +6,7 @@ from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables import sequence_table
 from lockstep.broker.tables.sequence_table import ACCEPT, SequenceTable
+from lockstep.client.errors import Outcome
 from lockstep.client.producer.machines import queue_machine
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.machines.pending import PendingSend
@@ -18,7 +19,7 @@ from lockstep.client.producer.pacing.flow_control import InFlightLimit
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD
-from lockstep.protocol.errors import OutOfSequenceError
+from lockstep.protocol.errors import BrokerError, OutOfSequenceError
 from lockstep.protocol.topics.layouts import LayoutTable
 from sweep.mutants.registry import Patches, mutant
 
@@ -137,6 +138,21 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that was moved from a queue that may have stored it does not end as not stored."""
     patch.set(PendingSend, "may_be_stored", property(lambda self: False, lambda self, value: None))
+
+
+@mutant(
+    "send",
+    "timers",
+    aimed="tests/unit/client/test_delayed_send.py::test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown",
+)
+def a_refused_send_ends_as_not_stored(patch: Patches) -> None:
+    """A send that may be stored, by an earlier write of its frame, does not end as not stored if it is refused."""
+
+    def outcome(self: InFlightFrame) -> Outcome:
+        refused = isinstance(self.error, BrokerError) and not self.error.retriable
+        return Outcome.UNKNOWN if self.unknown and not refused else Outcome.NOT_STORED
+
+    patch.set(InFlightFrame, "outcome", property(outcome))
 
 
 @mutant(

@@ -1,6 +1,6 @@
 """Rules of messages that wait for any delay or until a time of day, and of recalls (docs/wire.md)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lockstep.broker.delivery.room_carry import RoomCarry
@@ -12,6 +12,10 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.log import scan
 from lockstep.broker.store.log.stored_record import CopyPlace, Ended
 from lockstep.broker.tables.timer_table import RECALLED, TIMES_OF_DAY, TimerTable
+from lockstep.client.producer.machines.encoder import TimerEncoder
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.shell import ProducerShell
+from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.rooms import ABSOLUTE, RoomProperties, read_timer
 from lockstep.protocol.names import TIMER_TOPIC
@@ -19,6 +23,7 @@ from sweep.mutants.registry import Patches, mutant
 
 WORLD = "timers"
 TABLE = "tests/unit/broker/test_timer_table.py::"
+LEVELS = "tests/unit/client/test_delayed_send.py::"
 
 
 @mutant(WORLD)
@@ -142,3 +147,24 @@ def timers_are_not_carried(patch: Patches) -> None:
         return position
 
     patch.set(RoomCarry, "carry_before", at_once)
+
+
+@mutant(WORLD, aimed=f"{LEVELS}test_table_of_the_broker_is_obeyed_and_a_level_above_it_is_its_last")
+def every_broker_has_rocketmqs_levels(patch: Patches) -> None:
+    """A delay level is the time that it has in the table of the broker that stores the message."""
+    patch.set(ProducerShell, "_levels_ms", lambda self, broker_name: LEVELS_MS)
+
+
+@mutant(WORLD, aimed=f"{LEVELS}test_delayed_send_that_moves_to_a_broker_with_another_table_keeps_its_time")
+def a_moved_level_is_read_again(patch: Patches) -> None:
+    """A message with a delay level that is sent to another broker waits for the same time."""
+    encode = TimerEncoder._encode
+
+    def again(self: TimerEncoder, sends: Sequence[PendingSend], *facts: Any) -> tuple[bytes, list[int]]:
+        given = [pending.timer for pending in sends]
+        encoded = encode(self, sends, *facts)
+        for pending, timer in zip(sends, given, strict=True):
+            pending.timer = timer
+        return encoded
+
+    patch.set(TimerEncoder, "_encode", again)

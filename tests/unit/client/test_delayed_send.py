@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.config import BrokerConfig
 from lockstep.client import (
     LocalProtocolError,
     Message,
+    MessageQueue,
     Outcome,
     Producer,
     QueueUnavailableError,
@@ -17,13 +19,24 @@ from lockstep.client import (
     SendTimeoutError,
     TopicNotExistError,
 )
-from lockstep.client.producer.delayed import DelayedSend
 from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_delay_level, format_delay, parse_levels
-from lockstep.protocol.errors import BrokerSystemError, NoPermissionError, TransportError
+from lockstep.protocol.errors import BrokerSystemError, NoPermissionError, ServiceNotAvailableError
+from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
+from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, simulate
 from support.delayed import listening, now
 from support.effort import usually
+from support.fake_broker import Sent, Step, fake_cluster, refuse, store_and_disconnect, store_without_response, take
+from support.fake_broker.sends import Sends
+from support.loops import until
+from support.producing import message, one_queue, producing
+
+
+def due_after_ms(sent: Sent) -> int:
+    """Return after how many ms the only message of a frame of the room of timers is due."""
+    ((_, value),) = [item for item in sent.messages[0].properties.items() if item[0].startswith(("TIMER_", "DELAY"))]
+    return int(value)
 
 
 @pytest.mark.parametrize("levels", usually([9], [9, 18]))
@@ -155,29 +168,134 @@ def test_delayed_send_without_a_broker_fails_as_not_stored() -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("lost", [TransportError("the response is lost"), BrokerSystemError("the handler failed behind the write")])
-def test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown(monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
+def store_and_fail(broker: Sends, sent: Sent) -> None:
+    """Store the frame, and respond as a handler that failed behind the write."""
+    broker.store_frame(sent)
+    refuse(BrokerSystemError("the handler failed behind the write"))(broker, sent)
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("lost", [store_and_disconnect, store_without_response, store_and_fail])
+async def test_delayed_send_refused_after_an_unknown_attempt_has_outcome_unknown(lost: Step) -> None:
+    async with one_queue() as (broker, producer):
+        denied = refuse(NoPermissionError("the topic is read only now"))
+        broker.script.extend([lost, denied])
+        with pytest.raises(QueueUnavailableError, match="read only now") as reported:
+            await producer.send(message("x", sharding_key="k"), delay_level=1)
+        assert reported.value.outcome is Outcome.UNKNOWN
+        broker.script.append(denied)
+        with pytest.raises(NoPermissionError):
+            await producer.send(message("y", sharding_key="k"), delay_level=1)
+        assert broker.stored == [b"first", b"x"]
+        assert (producer.in_flight_count, producer.possible_duplicates) == (0, 0)
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize("lost", [store_and_disconnect, store_without_response, store_and_fail])
+async def test_delayed_send_that_is_repeated_is_stored_once(lost: Step) -> None:
+    async with one_queue() as (broker, producer):
+        broker.script.append(lost)
+        result = await producer.send(message("x", sharding_key="k"), delay_level=2)
+        assert [due_after_ms(sent) for sent in broker.sends[1:]] == [5_000, 5_000]
+        assert broker.stored == [b"first", b"x"]
+        assert RecallHandle.decode(result.recall_handle).message_id == result.message_id
+        assert producer.possible_duplicates == 0
+
+
+@pytest.mark.simulated
+async def test_delayed_send_that_moves_to_a_broker_with_another_table_keeps_its_time() -> None:
+    """The first broker may have stored it: both copies are due after the same time, and the handle names it."""
+    async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
+        first, second = cluster.brokers["a"], cluster.brokers["b"]
+        first.delay_levels_ms, second.delay_levels_ms = (10, 2_000), (10, 7_000)
+        async with producing(cluster) as producer:
+            await producer.send_batch([message("warm")])
+            await until(lambda: all(broker.heartbeats for broker in cluster.brokers.values()))
+            second.otherwise = refuse(ServiceNotAvailableError("full"))
+            first.otherwise = store_without_response
+            sending = asyncio.ensure_future(producer.send(message("x"), delay_level=2))
+            await until(lambda: b"x" in first.stored)
+            second.otherwise = take
+            result = await sending
+            assert (result.queue.broker_name, producer.possible_duplicates) == ("b", 1)
+            assert {due_after_ms(sent) for broker in (first, second) for sent in broker.sends if sent.bodies == [b"x"]} == {2_000}
+            assert RecallHandle.decode(result.recall_handle).due_ms == 1 + 2_000
+            named = await producer.send(message("y"), delay_level=2, queue=result.queue)
+            assert RecallHandle.decode(named.recall_handle).due_ms == 1 + 7_000
+
+
+@pytest.mark.simulated
+async def test_broker_that_tells_no_table_has_rocketmqs() -> None:
+    async with one_queue() as (broker, producer):
+        for level in (1, 9, 18):
+            await producer.send(message("x"), delay_level=level)
+        assert [due_after_ms(sent) for sent in broker.sends[1:]] == [1_000, 300_000, 7_200_000]
+
+
+@pytest.mark.parametrize("then", ["stays", "is killed and starts with another table"])
+def test_table_of_the_broker_is_obeyed_and_a_level_above_it_is_its_last(monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    tables = {"broker-a": "10ms 2s", "broker-b": "3s"}
+    monkeypatch.setattr(BrokerConfig, "delay_levels_ms", lambda config: parse_levels(tables[config.name]))
+
+    async def main() -> None:
+        async with TestCluster() as cluster, listening(cluster) as (producer, seen):
+            due: dict[bytes, float] = {}
+            sends = [("a", 1, 0.01), ("a", 2, 2), ("a", 3, 2), ("a", 18, 2), ("b", 1, 3), ("b", 9, 3)]
+            for number, (broker, level, seconds) in enumerate(sends):
+                body = b"%d" % number
+                await producer.send(Message("orders", body), queue=MessageQueue("orders", f"broker-{broker}", 0), delay_level=level)
+                due[body] = now() + seconds
+            await cluster.advance(seconds=0.5)
+            if then != "stays":
+                tables["broker-a"] = "1h"
+                await cluster.kill("broker-a")
+                await cluster.restart("broker-a")
+            await cluster.advance(seconds=10)
+            assert {message.body for _, message in seen} == set(due)
+            late = [at - due[message.body] for at, message in seen]
+            assert all(-0.05 <= seconds < (1 if then == "stays" else 6) for seconds in late), late
+            if then != "stays":
+                later = await producer.send(Message("orders", b"later"), queue=MessageQueue("orders", "broker-a", 0), delay_level=2)
+                due_s = RecallHandle.decode(later.recall_handle).due_ms / 1_000 - Host.current().clock.wall_ms() / 1_000
+                assert due_s == pytest.approx(3_600, abs=1)
+
+    simulate(main)
+
+
+def test_message_with_a_delay_level_can_be_recalled() -> None:
     async def main() -> None:
         async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
-            again, tries = DelayedSend._try, []
+            results = [await producer.send(Message("orders", b"%d" % number), delay_level=5) for number in range(4)]
+            for result in results[::2]:
+                assert await producer.recall(result.recall_handle) == result.message_id
+            await cluster.advance(seconds=70)
+            assert sorted(message.body for _, message in seen) == [b"1", b"3"]
 
-            async def once(self: DelayedSend, *facts: Any) -> Any:
-                tries.append(facts)
-                if len(tries) > 1:
-                    raise NoPermissionError("the topic is read only now")
-                await again(self, *facts)
-                self._outcome = Outcome.UNKNOWN if isinstance(lost, TransportError) else self._outcome  # as `_try` leaves it
-                raise lost
+    simulate(main)
 
-            monkeypatch.setattr(DelayedSend, "_try", once)
-            with pytest.raises(QueueUnavailableError) as reported:
-                await producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1)
-            assert reported.value.outcome is Outcome.UNKNOWN
-            assert "read only now" in str(reported.value)
-            with pytest.raises(NoPermissionError):
-                await producer.send(Message("orders", b"y", sharding_key="1001"), delay_level=1)
-            await cluster.advance(seconds=5)
-            assert [message.body for _, message in seen] == [b"x"]
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_cancelled_delayed_send_is_withdrawn_unless_it_is_written(is_written: bool) -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster, listening(cluster) as (producer, seen):
+            if is_written:
+                cluster.partition("broker-a", "test", one_way=True)
+            else:
+                await cluster.kill("broker-a")
+                await cluster.advance(seconds=1)
+            sending = asyncio.ensure_future(producer.send(Message("orders", b"x", sharding_key="1001"), delay_level=1))
+            await cluster.advance(seconds=1)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            assert producer.in_flight_count == is_written
+            if is_written:
+                cluster.heal()
+            else:
+                await cluster.restart("broker-a")
+            await cluster.advance(seconds=30)
+            assert [message.body for _, message in seen] == ([b"x"] if is_written else [])
+            assert producer.in_flight_count == 0
 
     simulate(main)
 
@@ -192,7 +310,7 @@ def test_delayed_send_succeeds_across_a_broker_restart() -> None:
             assert (await sending).status is SendStatus.SEND_OK
             await cluster.advance(seconds=10)
             assert [message.body for _, message in seen] == [b"x"]
-            assert producer.possible_duplicates == 1, "tries that wrote nothing do not count"
+            assert producer.possible_duplicates == 0
 
     simulate(main)
 

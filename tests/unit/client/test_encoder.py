@@ -9,8 +9,10 @@ from lockstep.protocol.messages.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.messages.message import Message, encode_message
 from lockstep.protocol.messages.properties import UNIQ_KEY, split_properties
 from lockstep.protocol.messages.record import SYS_COMPRESSED, RecordView
+from lockstep.protocol.topics.queue import MessageQueue
 
 WALL_MS = 1_700_000_000_000
+QUEUE = MessageQueue("t", "a", 7)
 
 
 class Caller:
@@ -36,7 +38,7 @@ def views(data: bytes) -> list[RecordView]:
 
 
 def test_records_carry_the_queue_the_ids_and_when_each_send_was_called() -> None:
-    data, sizes, ids = encoder().encode([pending("a", begun_ms=100), pending("b", "c", begun_ms=250)], 7, 300)
+    data, sizes, ids = encoder().encode([pending("a", begun_ms=100), pending("b", "c", begun_ms=250)], QUEUE, 300)
     records = views(data)
     assert [record.body for record in records] == [b"a", b"b", b"c"]
     assert [record.total_size for record in records] == sizes
@@ -48,16 +50,16 @@ def test_records_carry_the_queue_the_ids_and_when_each_send_was_called() -> None
 
 def test_message_that_was_in_a_frame_keeps_its_id_in_the_next_one() -> None:
     made, first, second = encoder(), pending("a", "b"), pending("c")
-    _, _, before = made.encode([first], 0, 300)
+    _, _, before = made.encode([first], QUEUE, 300)
     first.message_ids = before
-    data, _, after = made.encode([second, first], 1, 900)
+    data, _, after = made.encode([second, first], MessageQueue("t", "b", 1), 900)
     assert list(after[1:]) == list(before)
     assert after[0] not in before
     assert [record.queue_id for record in views(data)] == [1, 1, 1]
 
 
 def test_large_body_is_compressed() -> None:
-    small, large = views(encoder(compress_over=100).encode([pending("x" * 99), pending("x" * 100)], 0, 300)[0])
+    small, large = views(encoder(compress_over=100).encode([pending("x" * 99), pending("x" * 100)], QUEUE, 300)[0])
     assert not small.sys_flag & SYS_COMPRESSED
     assert large.sys_flag & SYS_COMPRESSED
 
@@ -67,7 +69,7 @@ def test_encoded_records_are_sent_as_they_are() -> None:
     given = PendingSend((), Route(("",)), 1, Caller(), 0, 1_000, records=EncodedRecords(record * 2, [len(record)] * 2))
     assert given.count == 2
     assert given.alone
-    data, sizes, _ = encoder().encode([given], 9, 300)
+    data, sizes, _ = encoder().encode([given], QUEUE, 300)
     assert (data, sizes) == (record * 2, [len(record)] * 2)
 
 
@@ -78,7 +80,7 @@ def named(*names: str) -> PendingSend:
 def test_name_of_a_property_that_no_condition_can_name_is_sent_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     made = encoder()
     for _ in range(2):
-        (record,) = views(made.encode([named("amount", "a.b", "order-id", "in", "größe")], 0, 300)[0])
+        (record,) = views(made.encode([named("amount", "a.b", "order-id", "in", "größe")], QUEUE, 300)[0])
         assert split_properties(record.properties.decode())["a.b"] == "1"
     logged = [line for line in caplog.text.splitlines() if "property.not_for_conditions" in line]
     assert len(logged) == 4
@@ -88,5 +90,5 @@ def test_name_of_a_property_that_no_condition_can_name_is_sent_and_logged_once(c
 def test_names_of_properties_are_remembered_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     made = encoder()
     for first in range(0, 2 * NAMES_MAX, 128):
-        made.encode([named(*(f"n-{number}" for number in range(first, first + 128)))], 0, 300)
+        made.encode([named(*(f"n-{number}" for number in range(first, first + 128)))], QUEUE, 300)
     assert caplog.text.count("property.not_for_conditions") == NAMES_MAX

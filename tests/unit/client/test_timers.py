@@ -110,7 +110,6 @@ def test_message_without_a_delay_has_no_recall_handle() -> None:
     async def main() -> None:
         async with TestCluster() as cluster, listening(cluster) as (producer, _):
             assert (await producer.send(Message("orders", b"x"))).recall_handle == ""
-            assert (await producer.send(Message("orders", b"x"), delay_level=1)).recall_handle == ""
             waiting = await producer.send(Message("orders", b"x"), deliver_at=wall(MINUTE))
             named = RecallHandle.decode(waiting.recall_handle)
             assert named.offset is not None

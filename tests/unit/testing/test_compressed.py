@@ -9,7 +9,7 @@ from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.messages.message import Message, encode_message
 from lockstep.protocol.messages.record import RecordView
 from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, decompress_body, make_large_body, record_bodies
-from sweep.events.sends import DelayedSendWritten, FrameWritten
+from sweep.events.sends import FrameWritten
 from sweep.history import PlaceReached
 from unit.testing.test_wire_recorder import Wire
 
@@ -38,12 +38,10 @@ def test_body_that_is_not_a_zlib_stream_is_returned_unchanged(stored: bytes, fla
     assert decompress_body(stored, flag) == stored
 
 
-def test_tap_records_uncompressed_bodies_of_frames_and_delayed_sends() -> None:
+def test_tap_records_uncompressed_bodies_of_single_sends() -> None:
     wire, body = Wire().bound(), make_large_body(b"m1", Random(1))
     stored = bytes(RecordView(record(body)).body)
     assert len(stored) < 200
-    for properties in ("", "DELAY\x013\x02"):
-        wire.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("shop", "orders", 1, sys_flag=ZLIB, properties=properties), stored)
+    wire.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("shop", "orders", 1, sys_flag=ZLIB), stored)
     assert [written.bodies for written in wire.history.of(FrameWritten)] == [(body,)]
-    assert [written.body for written in wire.history.of(DelayedSendWritten)] == [body]
     assert not wire.history.of(PlaceReached)

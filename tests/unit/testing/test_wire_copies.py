@@ -1,4 +1,4 @@
-"""The recorder for send-backs, dead letters, delayed sends and starts of concurrent groups."""
+"""The recorder for send-backs, dead letters, timers and starts of concurrent groups."""
 
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -20,21 +20,6 @@ from unit.testing.test_wire_recorder import SESSION, Wire, record
 
 STORED = QueueKey("", "broker-a", "orders", 1)
 SHARED = QueueKey("mailing", "broker-a", "orders", 1)
-
-
-def sent(properties: str) -> SendMessageHeader:
-    return SendMessageHeader("shop", "orders", 1, properties=properties)
-
-
-def test_delayed_send_is_recorded_as_delayed_and_not_as_a_frame() -> None:
-    wire = Wire()
-    opaque = wire.send_request(RequestCode.SEND_MESSAGE, sent("TAGS\x01A\x02DELAY\x013\x02"), b"m0")
-    wire.now = 1.5
-    wire.response(opaque, 0, SendReply("id", 1, 17))
-    (written,), (responded,) = wire.history.of(sends.DelayedSendWritten), wire.history.of(sends.DelayedSendResponded)
-    assert (written.t, written.machine, written.queue, written.body, written.level) == (1.0, "C", STORED, b"m0", 3)
-    assert (responded.t, responded.machine, responded.queue, responded.code, responded.request) == (1.5, "B", STORED, 0, written.request)
-    assert not wire.history.of(sends.FrameWritten) + wire.history.of(sends.FrameResponded)
 
 
 def test_send_of_timers_is_recorded_by_its_home_and_not_as_a_frame() -> None:
@@ -59,8 +44,8 @@ def test_response_to_a_recall_is_recorded() -> None:
 
 def test_plain_send_is_recorded_as_a_frame() -> None:
     wire = Wire()
-    wire.response(wire.send_request(RequestCode.SEND_MESSAGE, sent("TAGS\x01DELAY\x02"), b"m0"), 0, SendReply("id", 1, 17))
-    assert not wire.history.of(sends.DelayedSendWritten)
+    sent = SendMessageHeader("shop", "orders", 1, properties="TAGS\x01A\x02")
+    wire.response(wire.send_request(RequestCode.SEND_MESSAGE, sent, b"m0"), 0, SendReply("id", 1, 17))
     assert [frame.bodies for frame in wire.history.of(sends.FrameWritten)] == [(b"m0",)]
 
 
@@ -105,7 +90,8 @@ def test_start_offset_of_a_concurrent_member_is_recorded_and_a_classic_query_is_
 def test_lost_response_is_recorded_by_name() -> None:
     wire = Wire()
     wire.response(wire.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(1, "mailing")))
-    wire.response(wire.send_request(RequestCode.SEND_MESSAGE, sent("DELAY\x011\x02"), b"m0"), 0, SendReply("id", 1, 17))
+    home = SendRecordsHeader("orders", 1, 1, producer_id="p" * 32, room=TIMER_TOPIC, began=7)
+    wire.response(wire.send_request(RequestCode.SEND_RECORDS, home, record(b"m0")), 0, SendRecordsReply(17, 900, 1_234))
     wire.recorder.cut(1)
     names = [event.name for event in wire.history.of(PlaceReached)]
-    assert names == ["response to SEND_MSG_BACK lost", "response to a delayed send lost"]
+    assert names == ["response to SEND_MSG_BACK lost", "response to a send of timers lost"]

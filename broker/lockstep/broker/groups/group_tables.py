@@ -15,6 +15,7 @@ from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.stored_form import unknown_change
 from lockstep.protocol.bodies import Limits, ListVersion
+from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.topics.allocate import BY_BROKER, owner_of
 from lockstep.protocol.topics.layouts import LayoutTable
@@ -39,6 +40,8 @@ class CoordinationConfig:
     """RocketMQ: CHANNEL_EXPIRED_TIMEOUT."""
     classic_restart_ms: int = 30_000
     """How long a recorded classic member may take to return after a start: one heartbeat interval of RocketMQ's clients."""
+    delay_levels_ms: tuple[int, ...] = LEVELS_MS
+    """The delay of each delay level, level 1 first."""
     groups_max: int = 10_000
     """Number of known groups."""
     progress_max: int = 2_000_000

@@ -173,6 +173,7 @@ class GroupMembers:
             disconnect_grace_ms=config.disconnect_grace_ms,
             session_timeout_ms=config.session_timeout_ms,
             groups={entry.group: self._view(entry.group) for entry in body.consumers},
+            delay_levels_ms=config.delay_levels_ms,
         )
 
     def _view(self, name: str) -> GroupView:

@@ -10,7 +10,6 @@ from lockstep.client.client import ConnectionArguments
 from lockstep.client.instance import Instance
 from lockstep.client.life import Life
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require, check_terms
-from lockstep.client.producer.delayed import check_delay
 from lockstep.client.producer.health import ProducerHealth, ProducerState
 from lockstep.client.producer.hooks import SendHook, Sending, call_after_post, call_after_send, call_before_send, send_watched
 from lockstep.client.producer.machines.routing import Selector
@@ -220,7 +219,7 @@ class Producer(Life):
 
     @property
     def possible_duplicates(self) -> int:
-        """Return the number of messages that may be stored twice: unkeyed ones that failed over and delayed ones that were sent again."""
+        """Return the number of messages that may be stored twice: unkeyed ones that failed over."""
         return 0 if self._shell is None else self._shell.possible_duplicates
 
     @property
@@ -287,9 +286,8 @@ class Producer(Life):
                 (the send then waits some ms for a sync, which all such sends share). "written": the broker's operating system has the
                 message, even if the flush is sync: a power failure may lose it, and its offset may then be given to another message.
                 RocketMQ: waitStoreMsgOK=false.
-            delay_level: 1 to 18: consumers receive the message after the delay of this level in the broker's table (1 s, 5 s, 10 s, 30 s, 1
-                to 10 min, 20 min, 30 min, 1 h, 2 h), in no order relative to other messages. Such a send is not idempotent: if its response
-                is lost it is sent again and may be stored twice. Its result has no queue offset yet (−1).
+            delay_level: 1 to 18: the same as a `delay` of the time that this level has in the broker's table (1 s, 5 s, 10 s, 30 s, 1 to
+                10 min, 20 min, 30 min, 1 h, 2 h). A level above a shorter table is its last one.
             delay: Consumers receive the message after this time, a millisecond to 40 days (the broker's `timer_days_max`), counted from
                 when it is stored, in no order relative to other messages. Its result has a `recall_handle`, and no queue offset yet (−1).
             deliver_at: The same, from this moment on; a datetime with a time zone.
@@ -322,22 +320,18 @@ class Producer(Life):
                 check_terms(timeout_ms, require)
                 durable = DURABLE[require]
             pending, future = sends.pending_send(message, selector, queue, timeout_ms, durable)
-            if delay_level is None:
-                if delay is None and deliver_at is None:
-                    topic = sends.enqueue(pending) or await sends.enqueue_later(pending)
-                else:
-                    pending.timer = timer_of(delay, deliver_at)
-                    topic = await sends.enqueue_timer(pending)
-                try:
-                    result = await future
-                except asyncio.CancelledError:
-                    sends.withdraw(topic, pending, future)
-                    raise
-                finally:
-                    del pending, future  # a future that fails holds the error, whose traceback holds this frame
+            if delay_level is None and delay is None and deliver_at is None:
+                topic = sends.enqueue(pending) or await sends.enqueue_later(pending)
             else:
-                check_delay(delay_level, delay, deliver_at)
-                result = await sends.send_delayed(pending, delay_level)
+                pending.timer = timer_of(delay_level, delay, deliver_at)
+                topic = await sends.enqueue_timer(pending)
+            try:
+                result = await future
+            except asyncio.CancelledError:
+                sends.withdraw(topic, pending, future)
+                raise
+            finally:
+                del pending, future  # a future that fails holds the error, whose traceback holds this frame
             if durable:
                 check_durable([result])
             return result
@@ -395,7 +389,7 @@ class Producer(Life):
                 check_terms(timeout_ms, "stored")
             pending, future = sends.pending_send(message, selector, queue, timeout_ms, None)
             if delay is not None or deliver_at is not None:
-                pending.timer = timer_of(delay, deliver_at)
+                pending.timer = timer_of(None, delay, deliver_at)
                 await sends.enqueue_timer(pending)
             elif sends.enqueue(pending) is None:
                 await sends.enqueue_later(pending)
@@ -442,7 +436,7 @@ class Producer(Life):
             return []
 
         async def send(given: Sequence[Message]) -> list[SendResult]:
-            timer = b"" if delay is None and deliver_at is None else timer_of(delay, deliver_at)
+            timer = b"" if delay is None and deliver_at is None else timer_of(None, delay, deliver_at)
             return await self._started.send_batch(given, selector, queue, timeout_ms, require, timer)
 
         if not self._hooks:

@@ -103,8 +103,8 @@ class SendResult:
 
     @property
     def recall_handle(self) -> str:
-        """Return the text by which `Producer.recall` finds a message that waits. Empty for one without `delay` and `deliver_at`, and for a
-        late repeat."""
+        """Return the text by which `Producer.recall` finds a message that waits. Empty for one without a delay, and for a late
+        repeat."""
         return self._frame.handle(self._index)
 
     def __eq__(self, other: object) -> bool:

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError, TooManySendsError
 from lockstep.client.producer.batch import Batch, Division, Share
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
-from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.machines.pending import EncodedRecords, PendingSend, held_bytes_of
 from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.routing import QUEUE_WIDE, UNKEYED, Route, Selector, route_of
@@ -84,15 +83,11 @@ class Sends:
 
     async def enqueue_later(self, pending: PendingSend) -> TopicMachine:
         """Wait for the topic's route and for room in the in-flight limit, then do the same as `enqueue`."""
-        topic, machine = await self._admit(pending)
-        self._shell.add(topic, machine, pending)
-        return topic
-
-    async def _admit(self, pending: PendingSend, *, ordered: bool = True) -> tuple[TopicMachine, QueueMachine]:
-        """Wait for the topic's route and for room in the in-flight limit. Return the topic and the queue."""
         demand = demand_of(pending)
         topic = await self._open_topic(pending.messages[0].topic, demand)
-        return topic, await self._wait_for_queue(topic, pending.route, demand, ordered=ordered)
+        machine = await self._wait_for_queue(topic, pending.route, demand)
+        self._shell.add(topic, machine, pending)
+        return topic
 
     async def _wait_for_queue(self, topic: TopicMachine, route: Route, demand: Demand, *, ordered: bool = True) -> QueueMachine:
         """Wait until the in-flight limit has room for a send to one queue. Return the queue, according to the layout at that time."""
@@ -130,18 +125,6 @@ class Sends:
         if response.code != ResponseCode.SUCCESS:
             raise broker_error(response.code, response.remark)
         return from_plain(RecallMessageReply, response.fields).msg_id
-
-    async def send_delayed(self, pending: PendingSend, delay_level: int) -> SendResult:
-        topic, _ = await self._admit(pending, ordered=False)
-        (message,), route = pending.messages, pending.route
-        try:
-            message_id = self._shell.keys.next(self._clock.wall_ms())
-            send = DelayedSend(self._shell, self._group, topic, route, message, message_id, delay_level)
-            result = await send.run(pending.deadline_ms, durable=pending.durable)
-            self._limit.waiting.record_stored(1, pending.held_bytes)
-            return result
-        finally:
-            self._limit.release(1, pending.held_bytes)
 
     async def send_batch(
         self,

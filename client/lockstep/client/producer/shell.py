@@ -1,7 +1,7 @@
 """The shell of one producer. It carries out the effects of its queues' machines, and is the only part with loop, clock, connections and
 logs."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count
 
@@ -37,6 +37,7 @@ from lockstep.client.producer.pacing.write_scheduler import WriteScheduler
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
+from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.errors import BrokerError, StateError, TopicNotExistError, broker_error
 from lockstep.protocol.messages.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue, TopicLayout
@@ -118,7 +119,7 @@ class ProducerShell:
                 return Sequencer(producer_id, next(partitions))
             return Sequencer(producer_id) if given is None else Sequencer(given.producer_id, given.partition, given.epoch)
 
-        encoder = TimerEncoder(self._encoder) if timers else self._encoder
+        encoder = TimerEncoder(self._encoder, self._levels_ms) if timers else self._encoder
         return TopicMachine(layout, self.config, sequencer, encoder, self._random.below, self._up(layout), self._latencies)
 
     def adopt(self, topic: TopicMachine, layout: TopicLayout) -> None:
@@ -141,6 +142,12 @@ class ProducerShell:
     def _up(self, layout: TopicLayout) -> list[str]:
         names = [entry.broker_name for entry in layout.entries]
         return [name for name in names if (link := self.instance.link(name)) is not None and link.up]
+
+    def _levels_ms(self, broker_name: str) -> Sequence[int]:
+        """Return the broker's table of delay levels; RocketMQ's if it has not told its own."""
+        link = self.instance.link(broker_name)
+        reply = None if link is None else link.last_reply
+        return LEVELS_MS if reply is None else reply.delay_levels_ms or LEVELS_MS
 
     def _endpoint(self, machine: QueueMachine) -> Endpoint | None:
         """Return the open connection to the queue's broker."""

@@ -1,4 +1,5 @@
-"""Messages that wait before consumers receive them: the arguments `delay` and `deliver_at` of a send, and what its result knows."""
+"""Messages that wait before consumers receive them: the arguments `delay_level`, `delay` and `deliver_at` of a send, and what its result
+knows."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -6,14 +7,16 @@ from typing import Any
 
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.result import FrameResult, SendStatus
+from lockstep.protocol.delays import check_delay_level
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.messages.properties import NAME_END, TIMER_DELAY_MS, TIMER_DELIVER_MS
+from lockstep.protocol.messages.properties import DELAY, NAME_END, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.rooms import TIMER_MS_MAX, due_ms_of
 from lockstep.protocol.topics.queue import MessageQueue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
+_LEVEL = f"{DELAY}{NAME_END}".encode()
 
 
 class TimerResult(FrameResult):
@@ -48,13 +51,18 @@ def timer_result(
     return result
 
 
-def timer_of(delay: timedelta | None, deliver_at: datetime | None) -> bytes:
-    """Return the property by which a message waits. Raise LocalProtocolError if the argument is invalid.
+def timer_of(delay_level: int | None, delay: timedelta | None, deliver_at: datetime | None) -> bytes:
+    """Return the property by which a message waits. Raise LocalProtocolError if an argument is invalid, or more than one is given.
 
-    `delay` or `deliver_at` is given.
+    At least one is given. The property of a level is DELAY, which is never stored: `timer_at` replaces it.
     """
-    if delay is not None and deliver_at is not None:
-        raise LocalProtocolError("delay and deliver_at are both given: give one of them")
+    terms = {"delay_level": delay_level, "delay": delay, "deliver_at": deliver_at}
+    given = [name for name, value in terms.items() if value is not None]
+    if len(given) > 1:
+        raise LocalProtocolError(f"{' and '.join(given[:2])} are both given: give one of them")
+    if delay_level is not None:
+        check_delay_level(delay_level)
+        return _LEVEL + b"%d" % delay_level
     if deliver_at is not None:
         if not isinstance(deliver_at, datetime):
             raise LocalProtocolError(f"deliver_at is a {type(deliver_at).__name__}: expected a datetime.datetime with a time zone")
@@ -69,6 +77,17 @@ def timer_of(delay: timedelta | None, deliver_at: datetime | None) -> bytes:
         raise LocalProtocolError(f"delay {delay}: expected a millisecond or more; leave it out for a message without a delay")
     whole, rest = divmod(delay, _MS)
     return _property(TIMER_DELAY_MS, whole + bool(rest))
+
+
+def timer_at(timer: bytes, levels_ms: Sequence[int]) -> bytes:
+    """Return the property by which a message waits at a broker with this table of delay levels.
+
+    A level becomes the time that it has there. A level above the table is its last one, as when the broker itself reads the level.
+    """
+    if not timer.startswith(_LEVEL):
+        return timer
+    level = int(timer[len(_LEVEL) :])
+    return f"{TIMER_DELAY_MS}{NAME_END}{levels_ms[min(level, len(levels_ms)) - 1]}".encode()
 
 
 def _property(name: str, value_ms: int) -> bytes:

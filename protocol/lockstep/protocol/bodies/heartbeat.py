@@ -173,3 +173,5 @@ class HeartbeatReply:
     disconnect_grace_ms: int
     session_timeout_ms: int
     groups: dict[str, GroupView]
+    delay_levels_ms: tuple[int, ...] = ()
+    """The broker's table of delay levels: the delay of each level, level 1 first. Empty: the broker does not say."""

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.waiting import timer_at
 from lockstep.protocol.messages.ids import UniqueKeys
 from lockstep.protocol.messages.message import Message, RoomMessage, encode_messages
 from lockstep.protocol.messages.rooms import home_properties
 from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.protocol.sql92 import can_be_named
-from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("lockstep.client.producer")
@@ -41,7 +42,7 @@ class FrameEncoder:
         """Return what the request of a frame says of its waiting room."""
         return {}
 
-    def encode(self, sends: Sequence[PendingSend], queue_id: int, now_ms: int) -> tuple[bytes, list[int], Sequence[str]]:
+    def encode(self, sends: Sequence[PendingSend], queue: MessageQueue, now_ms: int) -> tuple[bytes, list[int], Sequence[str]]:
         """Return the records of these sends in their order, without a sequence, the size of each in bytes, and the id of each message
         (UNIQ_KEY). A message that was in a frame before keeps its id."""
         head = sends[0]
@@ -66,13 +67,13 @@ class FrameEncoder:
             if message.properties and not self._names.issuperset(message.properties):
                 self._examine_names(message.properties)
         ids = self._repeated_ids(sends, wall_ms) if repeated else self._keys.next_many(wall_ms, len(messages))
-        data, sizes = self._encode(sends, messages, queue_id, ids, born_ms)
+        data, sizes = self._encode(sends, messages, queue, ids, born_ms)
         return data, sizes, ids
 
     def _encode(
-        self, sends: Sequence[PendingSend], messages: list[Message], queue_id: int, ids: Sequence[str], born_ms: list[int]
+        self, sends: Sequence[PendingSend], messages: list[Message], queue: MessageQueue, ids: Sequence[str], born_ms: list[int]
     ) -> tuple[bytes, list[int]]:
-        return encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
+        return encode_messages(messages, queue.queue_id, ids, born_ms, self._compress_over)
 
     def _examine_names(self, names: Iterable[str]) -> None:
         """Log each name that no condition of a subscription can name: it is sent all the same, as RocketMQ's clients do."""
@@ -93,12 +94,13 @@ class FrameEncoder:
 class TimerEncoder(FrameEncoder):
     """Encodes messages that are to wait. Their frames go into the room of timers, and their queue is where they will be delivered."""
 
-    __slots__ = ("_began",)
+    __slots__ = ("_began", "_levels_ms")
     room = TIMER_TOPIC
 
-    def __init__(self, plain: FrameEncoder) -> None:
-        """`plain` encodes the other messages of the same producer."""
+    def __init__(self, plain: FrameEncoder, levels_ms: Callable[[str], Sequence[int]]) -> None:
+        """`plain` encodes the other messages of the same producer. `levels_ms` returns the table of delay levels of a broker."""
         self._began = 0
+        self._levels_ms = levels_ms
         self._keys = plain._keys
         self._wall_ms = plain._wall_ms
         self._compress_over = plain._compress_over
@@ -111,9 +113,13 @@ class TimerEncoder(FrameEncoder):
         return {"room": self.room, "began": self._began}
 
     def _encode(
-        self, sends: Sequence[PendingSend], messages: list[Message], queue_id: int, ids: Sequence[str], born_ms: list[int]
+        self, sends: Sequence[PendingSend], messages: list[Message], queue: MessageQueue, ids: Sequence[str], born_ms: list[int]
     ) -> tuple[bytes, list[int]]:
-        home, room = home_properties(messages[0].topic, queue_id, self._began), TIMER_TOPIC.encode()
+        levels_ms = self._levels_ms(queue.broker_name)
+        for pending in sends:
+            # For good: another broker may have another table, and what is sent again waits for the same time.
+            pending.timer = timer_at(pending.timer, levels_ms)
+        home, room = home_properties(messages[0].topic, queue.queue_id, self._began), TIMER_TOPIC.encode()
         heads = [home + pending.timer for pending in sends for _ in range(pending.count)]
         waiting = [RoomMessage(message, room, head) for message, head in zip(messages, heads, strict=True)]
         return encode_messages(waiting, 0, ids, born_ms, self._compress_over)

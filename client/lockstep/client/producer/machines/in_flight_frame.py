@@ -112,7 +112,7 @@ def seal_frame(
     `any_durability`: a send requires more or less durability than the broker's flush setting.
     """
     head = sends[0]
-    records, sizes, ids = encoder.encode(sends, queue.queue_id, now_ms)
+    records, sizes, ids = encoder.encode(sends, queue, now_ms)
     sealed = sequencer.seal(records, len(sizes))
     if len(sends) == 1:
         held_bytes, deadline_ms, earliest_ms, half_ms = head.held_bytes, head.deadline_ms, head.deadline_ms, head.half_ms

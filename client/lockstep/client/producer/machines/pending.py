@@ -110,7 +110,8 @@ class PendingSend:
         self.parts: tuple[PendingSend, ...] = ()
         """The parts into which it was split. It is then in no queue itself."""
         self.timer = b""
-        """The property of a message that is to wait, as it is stored: how long, or until when."""
+        """The property of a message that is to wait, as it is stored: how long, or until when. A delay level is DELAY until the first frame
+        with it is sealed: then it is the time of the level at the broker of that frame."""
         self.ticket = 0
         """Its position in the FIFO in which it waits (SendFifo)."""
 
