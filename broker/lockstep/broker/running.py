@@ -314,7 +314,7 @@ class RunningBroker:
             pulls,
             QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
-            EndTransactionProcessor(store, state.transactions, self.home),
+            EndTransactionProcessor(store, state.transactions, self.home, self.checks.ask_soon),
             WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),
             PurgeProcessor(store, state, self.maintenance.move_groups),
             topics,

@@ -54,6 +54,9 @@ from lockstep.protocol.errors import (
     SystemBusyError,
     TooLateToRecallError,
     TopicNotExistError,
+    TransactionCommittedError,
+    TransactionGroupError,
+    TransactionRolledBackError,
     TransportError,
 )
 from lockstep.runtime.extras import VERSION
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
     from lockstep.client.producer.producer import Producer
     from lockstep.client.producer.reply import Reply
     from lockstep.client.producer.result import SendResult, SendStatus
+    from lockstep.client.producer.transactions import Transaction, TransactionProducer, TransactionStatus
     from lockstep.client.run import run
     from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
     from lockstep.protocol.messages.message import Message, MessageExt
@@ -147,6 +151,7 @@ _NAMES = {
     "lockstep.client.producer.producer": ("Producer",),
     "lockstep.client.producer.reply": ("Reply",),
     "lockstep.client.producer.result": ("SendResult", "SendStatus"),
+    "lockstep.client.producer.transactions": ("Transaction", "TransactionProducer", "TransactionStatus"),
     "lockstep.client.run": ("run",),
     "lockstep.protocol.bodies": ("ConsumeFromWhere", "MessageModel"),
     "lockstep.protocol.messages.message": ("Message", "MessageExt"),
@@ -260,6 +265,12 @@ __all__ = [
     "TooManyRequestsError",
     "TooManySendsError",
     "TopicNotExistError",
+    "Transaction",
+    "TransactionCommittedError",
+    "TransactionGroupError",
+    "TransactionProducer",
+    "TransactionRolledBackError",
+    "TransactionStatus",
     "TransportError",
     "run",
     "sql",

@@ -24,6 +24,7 @@ from lockstep.protocol.errors import BrokerError, RemoteProtocolError, Transport
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.headers.tools import PushReplyHeader, RunningInfoHeader
+from lockstep.protocol.headers.transactions import CheckTransactionHeader
 from lockstep.protocol.responses import checked, responsible
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -57,6 +58,8 @@ class LinkHooks:
     """Returns what a consumer of this instance is doing; None if the group has none."""
     reply: Callable[["BrokerLink", PushReplyHeader, bytes], str | None]
     """Takes a consumer's reply to a request. Returns why it is dropped; None if it is not."""
+    check: Callable[["BrokerLink", CheckTransactionHeader, bytes], None]
+    """Takes the broker's question how the transaction of a half message has ended."""
     unreachable: Callable[["BrokerLink"], None]
     """A connect failed, or the broker is not the leader of its name: the route is to be requested again."""
     heard: Callable[["BrokerLink", int], bool]
@@ -310,6 +313,8 @@ class BrokerLink:
                 endpoint.send(self._running_info(command))
             elif command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
                 endpoint.send(self._reply(command))
+            elif command.code == RequestCode.CHECK_TRANSACTION_STATE:
+                self._hooks.check(self, from_plain(CheckTransactionHeader, command.fields), bytes(command.body))
             elif not command.is_oneway:
                 remark = f"a client does not handle requests of code {command.code}"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeAlias
 
 from lockstep.client.broker_link import SHORTEST_SESSION_MS, BrokerLink, LinkHooks
 from lockstep.client.cluster_client import ClusterClient
@@ -43,7 +44,9 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.headers.tools import PushReplyHeader, RunningInfoHeader
-from lockstep.protocol.messages.properties import CORRELATION_ID, split_properties
+from lockstep.protocol.headers.transactions import CheckTransactionHeader
+from lockstep.protocol.messages.message import MessageExt, decode_messages
+from lockstep.protocol.messages.properties import CORRELATION_ID, PGROUP, split_properties
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -122,6 +125,9 @@ def _is_about(error: BrokerError, consumer: _Consumer) -> bool:
     return error.remark.startswith(words) if isinstance(error, SubscriptionConflictError) else words in error.remark
 
 
+OnCheck: TypeAlias = Callable[[BrokerLink, CheckTransactionHeader, MessageExt], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProducerHooks:
     """The callbacks of a producer."""
@@ -134,6 +140,8 @@ class ProducerHooks:
     """Returns how many sends to a broker are not acknowledged."""
     knows_request: Callable[[str], bool] = lambda _: False
     """Returns whether the request of this correlation id is one of the producer."""
+    on_check: OnCheck | None = None
+    """Takes a broker's question how the transaction of a half message has ended; None: the producer is not asked."""
     on_reply: Callable[[PushReplyHeader, Mapping[str, str], bytes], str | None] = lambda _, __, ___: None
     """Takes a reply to one of its requests, with its properties. Returns why it is dropped; None if it is not."""
 
@@ -290,6 +298,7 @@ class Instance:
             layouts_changed=self._layouts_changed,
             running_info=self._running_info,
             reply=self._reply,
+            check=self._check,
             unreachable=lambda _: self.watch.refresh_soon(),
             heard=lambda link, term: self.routes.hear(link.name, term),
         )
@@ -344,6 +353,13 @@ class Instance:
                 return hooks.on_reply(header, properties, body)
         log.info("reply.dropped", broker=link.name, replier=printable(header.born_host), reason=ReplyVerdict.UNKNOWN.value)
         return ReplyVerdict.UNKNOWN.value
+
+    def _check(self, link: BrokerLink, header: CheckTransactionHeader, body: bytes) -> None:
+        for message in decode_messages(body, link.name):
+            group = message.all_properties.get(PGROUP, "")
+            asked = [hooks.on_check for hooks, named in self._producers.items() if named == group and hooks.on_check is not None]
+            for on_check in asked[:1]:
+                on_check(link, header, message)
 
     def _layouts_changed(self, layouts: Sequence[TopicLayout]) -> None:
         for layout in layouts:
@@ -449,10 +465,11 @@ class Instance:
     def _describe(self, link: BrokerLink, connection: int) -> HeartbeatBody:
         named = self._named(link)
         groups = dict.fromkeys(self._producers.values())
+        checks = {group for hooks, group in self._producers.items() if hooks.on_check is not None}
         return HeartbeatBody(
             self.client_id,
             tuple(consumer.supplier() for consumer in named),
-            tuple(ProducerGroup(group) for group in groups),
+            tuple(ProducerGroup(group, True if group in checks else None) for group in groups),
             self.session,
             connection,
         )

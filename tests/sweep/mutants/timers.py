@@ -161,10 +161,10 @@ def a_moved_level_is_read_again(patch: Patches) -> None:
     encode = TimerEncoder._encode
 
     def again(self: TimerEncoder, sends: Sequence[PendingSend], *facts: Any) -> tuple[bytes, list[int]]:
-        given = [pending.timer for pending in sends]
+        given = [pending.waits for pending in sends]
         encoded = encode(self, sends, *facts)
         for pending, timer in zip(sends, given, strict=True):
-            pending.timer = timer
+            pending.waits = timer
         return encoded
 
     patch.set(TimerEncoder, "_encode", again)

@@ -17,7 +17,7 @@ class Sending:
 
     group: str
     messages: Sequence[Message]
-    method: Literal["send", "post", "batch", "oneway", "request"]
+    method: Literal["send", "post", "batch", "oneway", "request", "transaction"]
     delay_level: int | None = None
     """The delay of the messages, as it was given: a level of the broker, or"""
     delay: timedelta | None = None

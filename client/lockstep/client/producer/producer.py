@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from lockstep.client.client import ConnectionArguments
-from lockstep.client.instance import Instance
+from lockstep.client.instance import Instance, OnCheck
 from lockstep.client.life import Life
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require, check_terms
 from lockstep.client.producer.health import ProducerHealth, ProducerState
@@ -26,7 +26,7 @@ from lockstep.client.producer.waiting import timer_of
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.messages.message import Message
-from lockstep.protocol.names import check_group
+from lockstep.protocol.names import TIMER_TOPIC, check_group
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.event_loop import running_loop
@@ -95,6 +95,9 @@ class Producer(Life):
         """Those of the last start."""
         self._tasks = Tasks()
 
+    _on_check: OnCheck | None = None
+    """Takes a broker's question how a transaction has ended; None: this producer is not asked."""
+
     # ------------------------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
@@ -151,7 +154,7 @@ class Producer(Life):
         self._limit = self._make_limit()
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._requests = requests = ProducerRequests(self.group, self.config, shell)
-        self._topics = topics = Topics(self.group, shell, knows_request=requests.knows, on_reply=requests.take)
+        self._topics = topics = Topics(self.group, shell, knows_request=requests.knows, on_reply=requests.take, on_check=self._on_check)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
 
     def _ended(self, instance: Instance, state: ProducerState) -> None:
@@ -323,8 +326,8 @@ class Producer(Life):
             if delay_level is None and delay is None and deliver_at is None:
                 topic = sends.enqueue(pending) or await sends.enqueue_later(pending)
             else:
-                pending.timer = timer_of(delay_level, delay, deliver_at)
-                topic = await sends.enqueue_timer(pending)
+                pending.waits = timer_of(delay_level, delay, deliver_at)
+                topic = await sends.enqueue_waiting(pending, TIMER_TOPIC)
             try:
                 result = await future
             except asyncio.CancelledError:
@@ -389,8 +392,8 @@ class Producer(Life):
                 check_terms(timeout_ms, "stored")
             pending, future = sends.pending_send(message, selector, queue, timeout_ms, None)
             if delay is not None or deliver_at is not None:
-                pending.timer = timer_of(None, delay, deliver_at)
-                await sends.enqueue_timer(pending)
+                pending.waits = timer_of(None, delay, deliver_at)
+                await sends.enqueue_waiting(pending, TIMER_TOPIC)
             elif sends.enqueue(pending) is None:
                 await sends.enqueue_later(pending)
         except BaseException as error:  # re-raised

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import TypeAlias, TypeVar
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import LocalProtocolError
@@ -59,6 +60,29 @@ class FrameResult:
         return ""
 
 
+Place: TypeAlias = tuple[SendStatus, MessageQueue, int, int, str, Sequence[int], Sequence[str]]
+"""The arguments of FrameResult."""
+
+
+class RoomResult(FrameResult):
+    """The position of a stored frame of messages that wait. Their own offsets are not known yet."""
+
+    __slots__ = ("room_offset",)
+    room_offset: int
+    """The offset of the first message in the waiting room; −1 if it is not known."""
+
+
+R = TypeVar("R", bound=RoomResult)
+
+
+def room_result(kind: type[R], place: Place) -> R:
+    """Return the result of a frame that is stored in a waiting room. The offset of `place` is that in the room."""
+    status, queue, offset, _, _, sizes, ids = place
+    result = kind(status, queue, -1, -1, "", sizes, ids)
+    result.room_offset = offset
+    return result
+
+
 class SendResult:
     """The position of one acknowledged message."""
 
@@ -106,6 +130,12 @@ class SendResult:
         """Return the text by which `Producer.recall` finds a message that waits. Empty for one without a delay, and for a late
         repeat."""
         return self._frame.handle(self._index)
+
+    @property
+    def room_offset(self) -> int:
+        """Return the offset of a message that waits in its waiting room; −1 if it does not wait, or the offset is not known."""
+        frame = self._frame
+        return frame.room_offset + self._index if isinstance(frame, RoomResult) and frame.room_offset >= 0 else -1
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SendResult):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError, TooManySendsError
 from lockstep.client.producer.batch import Batch, Division, Share
-from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
+from lockstep.client.producer.config import DURABLE, ProducerConfig, Require, check_terms
 from lockstep.client.producer.machines.pending import EncodedRecords, PendingSend, held_bytes_of
 from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.routing import QUEUE_WIDE, UNKEYED, Route, Selector, route_of
@@ -21,9 +21,12 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, St
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.headers.send import RecallMessageHeader, RecallMessageReply
-from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.message import Message, encode_message, with_reserved
+from lockstep.protocol.messages.properties import TRANSACTION_ID, VALUE_END
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import record_bounds, split_records
+from lockstep.protocol.messages.rooms import half_properties
+from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 
@@ -101,14 +104,33 @@ class Sends:
             future.exception()  # it has failed meanwhile: mark the error as retrieved
         future.cancel()
 
-    async def enqueue_timer(self, pending: PendingSend) -> TopicMachine:
-        """Do the same as `enqueue_later` for a message that is to wait. It keeps no order with others, not even of its key."""
+    async def enqueue_waiting(self, pending: PendingSend, room: str) -> TopicMachine:
+        """Do the same as `enqueue_later` for a message that is to wait in this room. It keeps no order with others, not even of its key."""
         demand, name = demand_of(pending), pending.messages[0].topic
         await self._open_topic(name, demand)
-        topic = await self._topics.open_timers(name, demand.deadline_ms)
+        topic = await self._topics.open_room(room, name, demand.deadline_ms)
         machine = await self._wait_for_queue(topic, pending.route, demand, ordered=False)
         self._shell.add(topic, machine, pending)
         return topic
+
+    async def send_half(
+        self, message: Message, transaction_id: str, selector: Selector | None, queue: MessageQueue | None, timeout_ms: int | None
+    ) -> SendResult:
+        """Store a half message of a transaction, on disk."""
+        check_terms(timeout_ms, "durable")
+        pending, future = self.pending_send(with_reserved(message, {TRANSACTION_ID: transaction_id}), selector, queue, timeout_ms, True)
+        try:
+            pending.waits = half_properties(self._group, self._shell.instance.client_id).removesuffix(VALUE_END.encode())
+            topic = await self.enqueue_waiting(pending, HALF_TOPIC)
+            try:
+                result = await future
+            except asyncio.CancelledError:
+                self.withdraw(topic, pending, future)
+                raise
+        finally:
+            del pending, future  # a future that fails holds the error, whose traceback holds this frame
+        check_durable([result])
+        return result
 
     async def recall(self, handle: str, timeout_ms: int) -> str:
         """Ask the broker of a handle to take its message back. Return the message's id."""
@@ -142,7 +164,7 @@ class Sends:
         demand = Demand(len(messages), sum(division.held_bytes), begun_ms, end_ms)
         topics = {name: await self._open_topic(name, demand) for name in division.topics}
         if timer:
-            topics = {name: await self._topics.open_timers(name, end_ms) for name in topics}
+            topics = {name: await self._topics.open_room(TIMER_TOPIC, name, end_ms) for name in topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         try:
             for begin, end in division.chunks(self._config):
@@ -282,7 +304,7 @@ class Sends:
         for topic, machine, route, places in shares:
             messages, held_bytes = division.of(places)
             pending = PendingSend(messages, route, held_bytes, batch, demand.begun_ms, demand.deadline_ms, batch.durable, places)
-            pending.timer = timer
+            pending.waits = timer
             batch.sends.append((topic, pending))
             self._shell.add(topic, machine, pending)
 

@@ -1,7 +1,7 @@
 """The shell of one producer. It carries out the effects of its queues' machines, and is the only part with loop, clock, connections and
 logs."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, count
 
@@ -21,7 +21,7 @@ from lockstep.client.producer.machines.effects import (
     Release,
     Write,
 )
-from lockstep.client.producer.machines.encoder import FrameEncoder, TimerEncoder
+from lockstep.client.producer.machines.encoder import FrameEncoder, HalfEncoder, TimerEncoder
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
 from lockstep.client.producer.machines.pending import PendingSend
@@ -40,6 +40,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.errors import BrokerError, StateError, TopicNotExistError, broker_error
 from lockstep.protocol.messages.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
+from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.logs.log import get_logger
@@ -104,22 +105,31 @@ class ProducerShell:
 
     # ---------------------------------------------------------------------------------------------------------------- topics
 
-    def open(self, layout: TopicLayout, *, timers: bool = False) -> TopicMachine:
-        """Return a new machine for a topic. `timers`: for its messages that are to wait."""
-        # Unless an id is given, each machine has its own: after a topic was removed, sequences begin at 0 again, and brokers remember the
-        # earlier ones.
-        producer_id = self._random.token(16).hex()
-        given = self._given_id
+    def open(self, layout: TopicLayout) -> TopicMachine:
+        """Return a new machine for a topic."""
+        producer_id, given = self._random.token(16).hex(), self._given_id
 
+        def sequencer() -> Sequencer:
+            return Sequencer(producer_id) if given is None else Sequencer(given.producer_id, given.partition, given.epoch)
+
+        return self._topic(layout, sequencer, self._encoder)
+
+    def open_room(self, layout: TopicLayout, room: str, group: str) -> TopicMachine:
+        """Return a new machine for a topic's messages that are to wait in a room. `group`: that of the producer."""
+        producer_id = self._random.token(16).hex()
         # In a room, the messages of all queues have one queue: the partition distinguishes their streams.
         partitions = count()
 
         def sequencer() -> Sequencer:
-            if timers:
-                return Sequencer(producer_id, next(partitions))
-            return Sequencer(producer_id) if given is None else Sequencer(given.producer_id, given.partition, given.epoch)
+            return Sequencer(producer_id, next(partitions))
 
-        encoder = TimerEncoder(self._encoder, self._levels_ms) if timers else self._encoder
+        plain = self._encoder
+        encoder = TimerEncoder(plain, self._levels_ms) if room == TIMER_TOPIC else HalfEncoder(plain, group)
+        return self._topic(layout, sequencer, encoder)
+
+    def _topic(self, layout: TopicLayout, sequencer: Callable[[], Sequencer], encoder: FrameEncoder) -> TopicMachine:
+        # Unless an id is given, each machine has its own: after a topic was removed, sequences begin at 0 again, and brokers remember the
+        # earlier ones.
         return TopicMachine(layout, self.config, sequencer, encoder, self._random.below, self._up(layout), self._latencies)
 
     def adopt(self, topic: TopicMachine, layout: TopicLayout) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, SendTimeoutError
-from lockstep.client.instance import ProducerHooks
+from lockstep.client.instance import OnCheck, ProducerHooks
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.topics import create_topic
@@ -51,7 +51,7 @@ class _Opening:
 class Topics:
     """Opens a topic at its first send, and keeps its machine informed of links and layouts from then on."""
 
-    __slots__ = ("_closed", "_group", "_hooks", "_leaving", "_opening", "_shell", "_tasks", "_timers", "open_topics")
+    __slots__ = ("_closed", "_group", "_hooks", "_leaving", "_opening", "_rooms", "_shell", "_tasks", "open_topics")
 
     def __init__(
         self,
@@ -60,15 +60,16 @@ class Topics:
         *,
         knows_request: Callable[[str], bool],
         on_reply: Callable[[PushReplyHeader, Mapping[str, str], bytes], str | None],
+        on_check: OnCheck | None,
     ) -> None:
-        """The last two are those of ProducerHooks."""
+        """The last three are those of ProducerHooks."""
         self._group = group
         self._shell = shell
         self._closed = False
         self.open_topics: dict[str, TopicMachine] = {}
         """By name. Sends read it directly."""
-        self._timers: dict[str, TopicMachine] = {}
-        """Those for messages that are to wait, of topics to which such a message was sent."""
+        self._rooms: dict[tuple[str, str], TopicMachine] = {}
+        """(waiting room, name) → those for messages that are to wait, of topics to which such a message was sent."""
         self._leaving: list[TopicMachine] = []
         """Topics that no further send gets. Their sends in flight continue, so they are informed of links and layouts too."""
         self._opening: dict[str, _Opening] = {}
@@ -79,15 +80,16 @@ class Topics:
             send_count=self.send_count,
             knows_request=knows_request,
             on_reply=on_reply,
+            on_check=on_check,
         )
         shell.instance.register_producer(group, self._hooks)
 
     def stop_opening(self) -> None:
         """Stop opening topics because the producer is closing. Sends in flight continue."""
         self._closed = True
-        self._leaving += [*self.open_topics.values(), *self._timers.values()]
+        self._leaving += [*self.open_topics.values(), *self._rooms.values()]
         self.open_topics.clear()
-        self._timers.clear()
+        self._rooms.clear()
 
     async def close(self) -> None:
         """Stop requesting routes: sends that wait for one raise StateError."""
@@ -131,13 +133,13 @@ class Topics:
                 del waiter  # a future that fails holds the error, whose traceback holds this frame
         return topic
 
-    async def open_timers(self, name: str, deadline_ms: int) -> TopicMachine:
-        """Return the topic's machine for messages that are to wait. Raises the errors of `open`."""
+    async def open_room(self, room: str, name: str, deadline_ms: int) -> TopicMachine:
+        """Return the topic's machine for messages that are to wait in this room. Raises the errors of `open`."""
         layout = (await self.open(name, deadline_ms)).layout
-        timers = self._timers.get(name)
-        if timers is None:
-            timers = self._timers[name] = self._shell.open(layout, timers=True)
-        return timers
+        topic = self._rooms.get((room, name))
+        if topic is None:
+            topic = self._rooms[room, name] = self._shell.open_room(layout, room, self._group)
+        return topic
 
     async def _open(self, name: str, opening: _Opening) -> None:
         error: Exception = self._closed_error()
@@ -195,7 +197,7 @@ class Topics:
             self._shell.link_changed(topic, link)
 
     def _all(self) -> list[TopicMachine]:
-        return [*self.open_topics.values(), *self._timers.values(), *self._leaving]
+        return [*self.open_topics.values(), *self._rooms.values(), *self._leaving]
 
     def send_count(self, broker_name: str) -> int:
         """Return how many sends to this broker's queues are not acknowledged."""
@@ -212,8 +214,10 @@ class Topics:
     def _leave(self, topic: TopicMachine) -> None:
         """Remove a topic, so that the next send opens it again."""
         name = topic.layout.topic
-        for topics in (self.open_topics, self._timers):
-            if topics.get(name) is not topic:
-                continue
-            del topics[name]
-            self._leaving = [topic, *(other for other in self._leaving if not other.idle)]
+        if self.open_topics.get(name) is topic:
+            del self.open_topics[name]
+        elif topic in self._rooms.values():
+            self._rooms = {key: other for key, other in self._rooms.items() if other is not topic}
+        else:
+            return
+        self._leaving = [topic, *(other for other in self._leaving if not other.idle)]

@@ -6,25 +6,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from lockstep.client.producer.machines.pending import PendingSend
-from lockstep.client.producer.result import FrameResult, SendStatus
+from lockstep.client.producer.result import Place, RoomResult, room_result
 from lockstep.protocol.delays import check_delay_level
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.messages.properties import DELAY, NAME_END, TIMER_DELAY_MS, TIMER_DELIVER_MS
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.rooms import TIMER_MS_MAX, due_ms_of
-from lockstep.protocol.topics.queue import MessageQueue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _LEVEL = f"{DELAY}{NAME_END}".encode()
 
 
-class TimerResult(FrameResult):
-    """The position of a stored frame of messages that wait."""
+class TimerResult(RoomResult):
+    """The position of a stored frame of timers."""
 
-    __slots__ = ("room_offset", "store_ms", "timers")
-    room_offset: int
-    """The offset of the first message in the room; −1 if it is not known."""
+    __slots__ = ("store_ms", "timers")
     store_ms: int
     timers: list[bytes]
     """The property by which each message waits."""
@@ -39,15 +36,13 @@ class TimerResult(FrameResult):
         return handle.encode()
 
 
-def timer_result(
-    place: tuple[SendStatus, MessageQueue, int, int, str, Sequence[int], Sequence[str]], sends: Sequence[PendingSend], store_ms: Any
-) -> TimerResult:
-    """Return the result of a stored frame of timers. `place` has the arguments of FrameResult: the offset is that in the room."""
-    status, queue, offset, _, _, sizes, ids = place
-    result = TimerResult(status, queue, -1, -1, "", sizes, ids)
-    result.room_offset = offset if type(store_ms) is int else -1
+def timer_result(place: Place, sends: Sequence[PendingSend], store_ms: Any) -> TimerResult:
+    """Return the result of a stored frame of timers. The offset of `place` is that in the room."""
+    result = room_result(TimerResult, place)
+    if type(store_ms) is not int:
+        result.room_offset = -1
     result.store_ms = store_ms
-    result.timers = [pending.timer for pending in sends for _ in range(pending.count)]
+    result.timers = [pending.waits for pending in sends for _ in range(pending.count)]
     return result
 
 

@@ -66,6 +66,12 @@ class CheckBack:
         """Report new half messages."""
         self._wake.set()
 
+    def ask_soon(self, offset: int) -> None:
+        """Ask about a half message in the next turn."""
+        if self._table.find(offset) is not None:
+            self._schedule.put(offset, self._clock.monotonic_ms())
+            self._wake.set()
+
     async def run(self) -> None:
         while True:
             self._wake.clear()

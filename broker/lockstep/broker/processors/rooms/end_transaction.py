@@ -4,7 +4,7 @@ The copy in the message's own topic, which names the half message, is the commit
 twice or in part. A decision that is repeated gets its first answer, and the opposite one is refused.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.room_copies import by_home
@@ -39,7 +39,9 @@ NEEDS = (inside("Pub the topic of each half message"),)
 class EndTransactionProcessor:
     """Ends transactions."""
 
-    def __init__(self, store: Store, table: TransactionTable, home: HomeDelivery) -> None:
+    def __init__(self, store: Store, table: TransactionTable, home: HomeDelivery, ask_soon: Callable[[int], None]) -> None:
+        """`ask_soon`: has the sender of the half message at an offset asked, who does not know the outcome yet."""
+        self._ask_soon = ask_soon
         self._store = store
         self._table = table
         self._home = home
@@ -68,6 +70,9 @@ class EndTransactionProcessor:
             raise MessageIllegalError(f"outcome {header.commit_or_rollback}: expected {COMMIT}, {ROLLBACK} or {UNKNOWN} (not known yet)")
         found = [await self._read(request, half) for half in halves]
         if header.commit_or_rollback == UNKNOWN:
+            if request.is_native and not header.from_transaction_check:  # an exception has ended a block
+                for half in halves:
+                    self._ask_soon(half.offset)
             return request.reply(body=EndTransactionReply(()) if request.is_native else None)
         # No await from here on.
         commit, by_hand = header.commit_or_rollback == COMMIT, header.reason is not None

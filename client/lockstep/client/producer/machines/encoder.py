@@ -1,13 +1,15 @@
 """Encodes the messages of a frame as records when the frame is sealed: a send that waits keeps the user's own objects, and no copy."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from lockstep.client.producer.machines.pending import PendingSend
-from lockstep.client.producer.waiting import timer_at
+from lockstep.client.producer.result import FrameResult, Place, RoomResult, room_result
+from lockstep.client.producer.waiting import timer_at, timer_result
 from lockstep.protocol.messages.ids import UniqueKeys
 from lockstep.protocol.messages.message import Message, RoomMessage, encode_messages
 from lockstep.protocol.messages.rooms import home_properties
-from lockstep.protocol.names import TIMER_TOPIC
+from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from lockstep.protocol.sql92 import can_be_named
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.logs.log import get_logger
@@ -41,6 +43,10 @@ class FrameEncoder:
     def fields(self) -> Mapping[str, object]:
         """Return what the request of a frame says of its waiting room."""
         return {}
+
+    def result(self, place: Place, sends: Sequence[PendingSend], store_ms: Any) -> FrameResult:
+        """Return the result of a stored frame. `store_ms`: when it was stored, by the response."""
+        return FrameResult(*place)
 
     def encode(self, sends: Sequence[PendingSend], queue: MessageQueue, now_ms: int) -> tuple[bytes, list[int], Sequence[str]]:
         """Return the records of these sends in their order, without a sequence, the size of each in bytes, and the id of each message
@@ -91,16 +97,15 @@ class FrameEncoder:
         return ids
 
 
-class TimerEncoder(FrameEncoder):
-    """Encodes messages that are to wait. Their frames go into the room of timers, and their queue is where they will be delivered."""
+class RoomEncoder(FrameEncoder):
+    """Encodes messages that are to wait. Their frames go into a waiting room, and their queue is where they will be delivered."""
 
-    __slots__ = ("_began", "_levels_ms")
-    room = TIMER_TOPIC
+    __slots__ = ("_began",)
+    room: str
 
-    def __init__(self, plain: FrameEncoder, levels_ms: Callable[[str], Sequence[int]]) -> None:
-        """`plain` encodes the other messages of the same producer. `levels_ms` returns the table of delay levels of a broker."""
+    def __init__(self, plain: FrameEncoder) -> None:
+        """`plain` encodes the other messages of the same producer."""
         self._began = 0
-        self._levels_ms = levels_ms
         self._keys = plain._keys
         self._wall_ms = plain._wall_ms
         self._compress_over = plain._compress_over
@@ -112,14 +117,52 @@ class TimerEncoder(FrameEncoder):
     def fields(self) -> Mapping[str, object]:
         return {"room": self.room, "began": self._began}
 
+    def result(self, place: Place, sends: Sequence[PendingSend], store_ms: Any) -> FrameResult:
+        return room_result(RoomResult, place)
+
+    def _encode(
+        self, sends: Sequence[PendingSend], messages: list[Message], queue: MessageQueue, ids: Sequence[str], born_ms: list[int]
+    ) -> tuple[bytes, list[int]]:
+        home, room = home_properties(messages[0].topic, queue.queue_id, self._began), self.room.encode()
+        heads = [home + pending.waits for pending in sends for _ in range(pending.count)]
+        waiting = [RoomMessage(message, room, head) for message, head in zip(messages, heads, strict=True)]
+        return encode_messages(waiting, 0, ids, born_ms, self._compress_over)
+
+
+class TimerEncoder(RoomEncoder):
+    """Encodes timers: messages that wait for any delay, or until a time of day."""
+
+    __slots__ = ("_levels_ms",)
+    room = TIMER_TOPIC
+
+    def __init__(self, plain: FrameEncoder, levels_ms: Callable[[str], Sequence[int]]) -> None:
+        """`levels_ms` returns the table of delay levels of a broker."""
+        super().__init__(plain)
+        self._levels_ms = levels_ms
+
+    def result(self, place: Place, sends: Sequence[PendingSend], store_ms: Any) -> FrameResult:
+        return timer_result(place, sends, store_ms)
+
     def _encode(
         self, sends: Sequence[PendingSend], messages: list[Message], queue: MessageQueue, ids: Sequence[str], born_ms: list[int]
     ) -> tuple[bytes, list[int]]:
         levels_ms = self._levels_ms(queue.broker_name)
         for pending in sends:
             # For good: another broker may have another table, and what is sent again waits for the same time.
-            pending.timer = timer_at(pending.timer, levels_ms)
-        home, room = home_properties(messages[0].topic, queue.queue_id, self._began), TIMER_TOPIC.encode()
-        heads = [home + pending.timer for pending in sends for _ in range(pending.count)]
-        waiting = [RoomMessage(message, room, head) for message, head in zip(messages, heads, strict=True)]
-        return encode_messages(waiting, 0, ids, born_ms, self._compress_over)
+            pending.waits = timer_at(pending.waits, levels_ms)
+        return super()._encode(sends, messages, queue, ids, born_ms)
+
+
+class HalfEncoder(RoomEncoder):
+    """Encodes half messages, which wait until their transaction is decided."""
+
+    __slots__ = ("_group",)
+    room = HALF_TOPIC
+
+    def __init__(self, plain: FrameEncoder, group: str) -> None:
+        """`group`: the producer group that is asked how a transaction has ended."""
+        super().__init__(plain)
+        self._group = group
+
+    def fields(self) -> Mapping[str, object]:
+        return {**super().fields(), "producerGroup": self._group}

@@ -60,9 +60,9 @@ class PendingSend:
         "records",
         "route",
         "ticket",
-        "timer",
         "version",
         "waiter",
+        "waits",
     )
 
     def __init__(
@@ -109,9 +109,9 @@ class PendingSend:
         """The queue in which it waits, or in whose frame it is."""
         self.parts: tuple[PendingSend, ...] = ()
         """The parts into which it was split. It is then in no queue itself."""
-        self.timer = b""
-        """The property of a message that is to wait, as it is stored: how long, or until when. A delay level is DELAY until the first frame
-        with it is sealed: then it is the time of the level at the broker of that frame."""
+        self.waits = b""
+        """What a message that is to wait has after its home, as it is stored: how long, until when, or of which transaction. A delay level
+        is DELAY until the first frame with it is sealed: then it is the time of the level at the broker of that frame."""
         self.ticket = 0
         """Its position in the FIFO in which it waits (SendFifo)."""
 
@@ -160,7 +160,7 @@ class PendingSend:
                 [self.places[position] for position in own],
             )
             part.message_ids = None if ids is None else [ids[position] for position in own]
-            part.alone, part.version, part.queue, part.timer = self.alone, self.version, self.queue, self.timer
+            part.alone, part.version, part.queue, part.waits = self.alone, self.version, self.queue, self.waits
             part.failed, part.may_be_stored = self.failed, self.may_be_stored
             parts[found] = part
         self.parts = tuple(parts.values())

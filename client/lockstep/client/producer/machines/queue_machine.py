@@ -56,7 +56,6 @@ from lockstep.client.producer.machines.send_buffer import SendBuffer
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult
-from lockstep.client.producer.waiting import timer_result
 from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import (
     BrokerError,
@@ -433,7 +432,7 @@ class QueueMachine:
         if self.stalled:
             self.stalled = not self.broker.up
         place = STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes, frame.ids
-        result = FrameResult(*place) if self._encoder.room is None else timer_result(place, frame.sends, get("storeTimestamp"))
+        result = FrameResult(*place) if self._encoder.room is None else self._encoder.result(place, frame.sends, get("storeTimestamp"))
         self.effects.append(Complete(frame, result))
         self.run_at_ms = 0 if self._buffer else NEVER_MS
 
