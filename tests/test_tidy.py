@@ -126,7 +126,13 @@ def test_folders_are_small_enough_to_read_their_list_and_say_what_belongs_there(
         assert ast.get_docstring(tree(folder / "__init__.py")), f"{place(folder)}/__init__.py does not say what belongs there"
 
 
-NAMESAKES = {"Producer": "lockstep.client.sync has the blocking form", "ProducerArguments": "the arguments of each"}
+BLOCKING = "lockstep.client.sync has the blocking form"
+NAMESAKES = {
+    "Producer": BLOCKING,
+    "ProducerArguments": "the arguments of each",
+    "Transaction": BLOCKING,
+    "TransactionProducer": BLOCKING,
+}
 """Names of two things, and why."""
 
 

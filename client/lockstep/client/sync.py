@@ -7,20 +7,26 @@ def view(request):
 """
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lockstep.client.config import GroupArguments
 from lockstep.client.life import OfOneProcess
 from lockstep.client.producer import producer as asynchronous
+from lockstep.client.producer import transactions
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.health import ProducerHealth, ProducerState
 from lockstep.client.producer.hooks import SendHook
+from lockstep.client.producer.machines.routing import Selector
+from lockstep.client.producer.result import SendResult
+from lockstep.client.producer.transactions import C, Check, TransactionStatus
 from lockstep.client.settings import settings_of, takes_arguments_of
+from lockstep.protocol.messages.message import Message
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.loop_thread import LoopThread
 
-__all__ = ["Producer"]
+__all__ = ["Producer", "Transaction", "TransactionProducer"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -84,7 +90,8 @@ class Producer(OfOneProcess):
         login: dict[str, Any] = {"user": arguments.user, "password": arguments.password, "login_optional": arguments.login_optional}
 
         def make() -> asynchronous.Producer:
-            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, tls=arguments.tls, **login, **settings)
+            producer = self._kind(group, nameserver=arguments.nameserver, tls=arguments.tls, **login, **settings)
+            self._prepare(producer)
             for hook in self._hooks:
                 producer.add_hook(hook)
             return producer
@@ -92,8 +99,14 @@ class Producer(OfOneProcess):
         make()  # an invalid argument is raised here, not at the first send
         self._thread = LoopThread(f"producer {group}", make)
 
+    _kind = asynchronous.Producer
+    """The asynchronous producer that it runs."""
+
+    def _prepare(self, producer: asynchronous.Producer) -> None:
+        """Set up a new asynchronous producer."""
+
     def __repr__(self) -> str:
-        return f"<Producer {self.group} {self._thread.state}>"
+        return f"<{type(self).__name__} {self.group} {self._thread.state}>"
 
     send = _blocking(asynchronous.Producer.send)
     """Send one message, as lockstep.client.Producer.send does."""
@@ -155,3 +168,101 @@ class Producer(OfOneProcess):
     def in_flight_bytes(self) -> int:
         """Return the number of bytes that are sent and not acknowledged, as the in-flight limit counts them."""
         return self._thread.peek(lambda producer: producer.in_flight_bytes, 0)
+
+
+class Transaction:
+    """A block whose messages are delivered when it has ended, as lockstep.client.Transaction is: `with producer.transaction() as tx`.
+
+    Attributes:
+        id: 32 hex digits, by which `check` is asked.
+        status: How it has ended; None before that, UNKNOWN if no broker has confirmed it.
+        results: After a commit, where each message is, in the order of the sends.
+    """
+
+    def __init__(self, thread: LoopThread[asynchronous.Producer]) -> None:
+        self._thread = thread
+        self._block: transactions.Transaction = thread.call(_new_block)
+
+    @property
+    def id(self) -> str:
+        return self._block.id
+
+    @property
+    def status(self) -> TransactionStatus | None:
+        return self._block.status
+
+    @property
+    def results(self) -> Sequence[SendResult]:
+        return self._block.results
+
+    def __repr__(self) -> str:
+        return repr(self._block)
+
+    def __enter__(self) -> "Transaction":
+        self._thread.call(lambda _: self._block.__aenter__())
+        return self
+
+    def send(
+        self,
+        message: Message,
+        *,
+        selector: Selector | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Store one message as a half message, as lockstep.client.Transaction.send does."""
+        self._block.check_open()
+        return self._thread.call(lambda _: self._block.send(message, selector=selector, queue=queue, timeout_ms=timeout_ms))
+
+    def rollback(self) -> None:
+        """End the transaction: its messages will never be delivered."""
+        self._block.check_open()
+        self._thread.call(lambda _: self._block.rollback())
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._thread.call(lambda _: self._block.__aexit__(kind, error, trace))
+
+
+class TransactionProducer(Producer):
+    """The TransactionProducer of lockstep.client with blocking methods. `check` is called in a thread of its own.
+
+        @producer.check
+        def check(transaction_id: str, message: MessageExt) -> bool:
+            with database.begin() as db:
+                return marks.decide(db, transaction_id)
+
+        with producer.transaction() as tx:
+            tx.send(Message("orders", b"created"))
+            with database.begin() as db:
+                db.execute(insert_order)
+                marks.set(db, tx.id)
+
+    Call `start()` when the program starts: brokers ask only producers that are connected.
+    """
+
+    _kind = transactions.TransactionProducer
+    _check: Check | None = None
+
+    def check(self, function: C) -> C:
+        """Have the function asked how a transaction has ended, as lockstep.client.TransactionProducer.check does. Return it."""
+        self._check = function
+        self._thread.peek(lambda producer: _set_check(producer, function), None)
+        return function
+
+    def transaction(self) -> Transaction:
+        """Return a new transaction, whose block begins with `with`."""
+        return Transaction(self._thread)
+
+    def _prepare(self, producer: asynchronous.Producer) -> None:
+        if self._check is not None:
+            _set_check(producer, self._check)
+
+
+async def _new_block(producer: asynchronous.Producer) -> transactions.Transaction:
+    assert isinstance(producer, transactions.TransactionProducer)
+    return producer.transaction()
+
+
+def _set_check(producer: asynchronous.Producer, function: Check) -> None:
+    assert isinstance(producer, transactions.TransactionProducer)
+    producer.check(function)

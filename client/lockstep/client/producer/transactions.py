@@ -117,7 +117,7 @@ class Transaction:
             LocalProtocolError: As in Producer.send; or the message has too many properties.
             StateError: The block has not begun, or has ended.
         """
-        self._check_open()
+        self.check_open()
         self._sending += 1
         number, self._count = self._count, self._count + 1
         try:
@@ -136,10 +136,11 @@ class Transaction:
             StateError: The block has not begun, or has ended.
             TransactionCommittedError: An operator has committed a message meanwhile.
         """
-        self._check_open()
+        self.check_open()
         await self._end(TransactionStatus.ROLLBACK)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise StateError unless messages can be sent: the block has begun, in this process, and has not ended."""
         if os.getpid() != self._process:
             raise StateError(f"transaction {self.id} was begun in another process, before a fork: a block runs in one process")
         if not self._entered or self.status is not None:
@@ -361,7 +362,7 @@ class TransactionProducer(Producer):
                     answer = await self._host.threads.run(check, transaction_id, message)
                     if inspect.isawaitable(answer):
                         answer = await answer
-        except Exception as error:  # that of the user's function
+        except Exception as error:  # listener: the user's function
             then = "the broker asks again later"
             log.warning("transaction.check_failed", transaction=transaction_id, error=text_of(error), then=then, exc_info=error)
             return TransactionStatus.UNKNOWN
