@@ -52,6 +52,12 @@ def reminded(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["SEND_OK", "recalled"]
 
 
+def sold(reader: Newcomer, process: Process) -> None:
+    assert rest(process) == ["COMMIT 0"]
+    with closing(sqlite3.connect(reader.folder / "shop.db")) as db:
+        assert db.execute("SELECT item FROM sales").fetchall() == [("a book",)]
+
+
 def shipped(_: Newcomer, process: Process) -> None:
     printed = lines(process, 4)
     for order in ("1001", "1002"):
@@ -164,6 +170,7 @@ def observed(_: Newcomer, process: Process) -> None:
 PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "send.py": sent,
     "remind.py": reminded,
+    "transactions.py": sold,
     "shipping.py": shipped,
     "priced.py": priced,
     "expensive.py": filtered,

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
-from lockstep.client import BatchSendError, LockstepError, Message, Outcome, Producer, SendError, SendResult
+from lockstep.client import BatchSendError, LockstepError, Message, Outcome, Producer, SendError, SendResult, TransactionProducer
 from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -15,6 +15,7 @@ from sweep.compressed import make_large_body
 from sweep.events.producers import SendAcked, SendBegan, SendFailed
 from sweep.history import QueueKey, SendOutcome
 from sweep.timers import TimerWorkload, Wait
+from sweep.transactions import TransactionWorkload, decided
 from sweep.universe import Main, Universe
 
 AWAITED_SHARE = 0.3
@@ -34,6 +35,7 @@ class Sender:
         self._terms = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/terms")
         self._sizes = Random(f"{universe.setting.seed}/{process.machine.name}/{process.machine.starts}/sizes")
         self._timers = TimerWorkload(universe, producer)
+        self._transactions = TransactionWorkload(universe, producer) if isinstance(producer, TransactionProducer) else None
         self._sent: Counter[str] = Counter()
         self._tasks = Tasks(universe.task_failed)
 
@@ -42,7 +44,10 @@ class Sender:
         while self._universe.sending and not stop.is_set():
             roll = random.random()
             wait = self._timers.next()
-            if wait is not None:
+            count = 0 if self._transactions is None else self._transactions.count()
+            if self._transactions is not None and count:
+                coroutine = self._transactions.run(count, self._half, self._failed)
+            elif wait is not None:
                 coroutine = self._waiting(wait)
             elif roll < setting.unkeyed_share:
                 coroutine = self._one(None)
@@ -62,7 +67,11 @@ class Sender:
         topics = self._universe.setting.topics
         return topics[0] if len(topics) == 1 else self._random.choice(topics)
 
-    def _message(self, key: str | None, topic: str, *waits: int) -> Message:
+    def _half(self, transaction: str) -> Message:
+        """Return the next message of a transaction."""
+        return self._message(self._key() if self._random.random() < 0.8 else None, self._topic(), 0, 0, 0, transaction)
+
+    def _message(self, key: str | None, topic: str, *waits: Any) -> Message:
         """Return the next message. `waits`: the facts of SendBegan by which it waits."""
         name = key or f"{self._name}-any"
         self._sent[name] += 1
@@ -134,13 +143,16 @@ def producer_main(universe: Universe) -> Main:
         while not stop.is_set():
             limit = universe.setting.in_flight_max
             login = universe.login(producer_name(universe.loop.current.machine.name))
-            producer = Producer("prod", nameserver=universe.nameserver, host=Host.current(), in_flight_count_max=limit, **login)
+            kind = TransactionProducer if universe.setting.transaction_share else Producer
+            producer = kind("prod", nameserver=universe.nameserver, host=Host.current(), in_flight_count_max=limit, **login)
+            sender = Sender(universe, producer)
             try:
                 await producer.start()
                 break
             except LockstepError:
                 await asyncio.sleep(0.5)
-        await Sender(universe, producer).run(stop)
+        await sender.run(stop)
+        await decided(universe, stop)
         await producer.close()
         return 0
 

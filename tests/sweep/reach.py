@@ -27,9 +27,9 @@ from sweep.events.elections import RegisterSeen
 from sweep.events.locks import ClassicLocked, ClassicUnlocked, LeaveSent, LockGranted, SessionBound
 from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopped
 from sweep.events.parks import ParkControlSent, ParkEndResponded, ParkResponded
-from sweep.events.producers import RecallEnded, SendBegan
+from sweep.events.producers import LocalEnded, RecallEnded, SendBegan, TransactionEnded
 from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
-from sweep.events.sends import DeadLetterResponded, FrameResponded, SendBackResponded, TimersWritten
+from sweep.events.sends import DeadLetterResponded, EndResponded, FrameResponded, SendBackResponded, TimersWritten
 from sweep.events.universe import BrokerOpened, CopyStored, Fault, MessageStored, PauseBegan, ProcessEnded, ServerFailed
 from sweep.history import CallResult, E, History, ItemVerdict, PlaceReached, QueueKey, RecallOutcome
 from sweep.journal import LogRecorder
@@ -227,6 +227,18 @@ def _recalled_again(history: History) -> int:
     """Count recalls that returned for a message whose recall had returned before."""
     ended = [event.body for event in history.of(RecallEnded) if event.outcome is RecallOutcome.RECALLED]
     return len(ended) - len(set(ended))
+
+
+def _decided_by_checks(history: History) -> int:
+    """Count transactions that a check has rolled back."""
+    return sum(not event.committed for event in history.of(LocalEnded))
+
+
+def _committed_without_blocks(history: History) -> int:
+    """Count messages that were delivered although the end of their block was not confirmed, as after a kill of its producer."""
+    confirmed = {event.transaction for event in history.of(TransactionEnded) if event.status == "COMMIT"}
+    sent = {event.body: event.transaction for event in history.of(SendBegan) if event.transaction}
+    return len({stored.body for stored in history.of(MessageStored) if sent.get(stored.body, "") not in ("", *confirmed)})
 
 
 def _timers_over_a_start(history: History) -> int:
@@ -466,6 +478,14 @@ REACH: dict[str, Count] = {
     "response to a send of timers lost": _lost("a send of timers"),
     "response to a recall lost": _lost("a recall"),
     "possible duplicate: timer": _computed(timers.possible_duplicates),
+    "transaction committed by its block": _events(TransactionEnded, lambda event: event.status == "COMMIT"),
+    "transaction rolled back by its block": _events(TransactionEnded, lambda event: event.status == "ROLLBACK"),
+    "block left without an outcome": _events(TransactionEnded, lambda event: event.status == "UNKNOWN"),
+    "transaction decided by a check": _computed(_decided_by_checks),
+    "message delivered of a transaction without its block": _computed(_committed_without_blocks),
+    "end of a transaction refused": _events(EndResponded, lambda event: event.code != ResponseCode.SUCCESS),
+    "response to a send of half messages lost": _lost("a send of half messages"),
+    "response to the end of a transaction lost": _lost("the end of a transaction"),
     "timer recalled": _recalls(RecallOutcome.RECALLED),
     "timer recalled again": _computed(_recalled_again),
     "timer recalled too late": _recalls(RecallOutcome.TOO_LATE),

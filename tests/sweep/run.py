@@ -12,6 +12,7 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 
+from lockstep.broker.tables.check_schedule import PAUSE_MS_MAX
 from lockstep.testing.simulation import SimFiles
 from sweep import promoting
 from sweep.checkers import CHECKERS
@@ -43,6 +44,8 @@ CALM_SENDING_S = 20.0
 """How long producers continue in the calm."""
 CONSUMED_WITHIN_S = 150.0
 """The longest time from the calm until every queue is consumed: session timeout, back-offs and drains, with a margin."""
+DECIDED_WITHIN_S = PAUSE_MS_MAX / 1_000
+"""The longest time until a broker asks again how a transaction has ended."""
 BROUGHT_BACK_WITHIN_S = 150.0
 """The longest time from then until no key is parked, and every queue is consumed again."""
 RECREATED_AGAIN_S = 4.0
@@ -191,7 +194,8 @@ class Run:
                 watch.compare(name, confirmed, self.loop.now)
         if self.setting.manual:
             self._restart_consumers()
-        while self.loop.now < calm_s + CONSUMED_WITHIN_S:
+        within_s = CONSUMED_WITHIN_S + (DECIDED_WITHIN_S if self.setting.transaction_share else 0.0)
+        while self.loop.now < calm_s + within_s:
             self._wait_alive(LOOK_S)
             if self._all_ended() and not unconsumed(universe):
                 universe.record_reached("all consumed", f"{self.loop.now - calm_s:.0f} s after the calm")
@@ -204,7 +208,7 @@ class Run:
                 still = [address for address in universe.producers if universe.alive(address)]
                 universe.record_violation("sends end", f"producers {still} still run")
             left = "; ".join(unconsumed(universe)) or "everything is consumed"
-            universe.record_violation("every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {left}")
+            universe.record_violation("every queue is consumed", f"{within_s:.0f} s after the calm: {left}")
         check_sends_recover(universe, calm_s)
 
     def _wait_in_step(self, calm_s: float) -> None:

@@ -104,6 +104,7 @@ def make_broker(universe: Universe, name: str, address: str) -> SimServer:
             flush=universe.flush,  # type: ignore[arg-type]
             disconnect_grace_ms=universe.grace_ms,
             session_timeout_ms=setting.session_timeout_ms,
+            transaction_check_ms=2_000,
         )
         security = None if universe.access is None else universe.access.server(universe.security(name))
         opened[:] = [ObservedBroker(config, security, lambda broker: universe.broker_opened(broker, opened_event(universe, broker)))]

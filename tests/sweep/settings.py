@@ -148,6 +148,8 @@ class Setting:
     """The share of sends with a delay of any length, or until a time of day; a third of them are small batches."""
     recall_share: float = 0.0
     """The share of the acknowledged timers that are recalled, before they are due or too late, some with a forged handle."""
+    transaction_share: float = 0.0
+    """The share of sends that are transactions with a few messages."""
     stubborn_share: float = 0.0
     """The share of calls that swallow their cancellation and continue."""
 
@@ -265,6 +267,9 @@ TIMERS: Mapping[str, tuple[object, ...]] = {
 """The further choices of a universe with timers."""
 TIMERS_SHARE = 0.12
 """The share of the swarm's seeds that have some."""
+
+TRANSACTIONS_SHARE = 0.1
+"""The share of the swarm's seeds that have transactions."""
 
 USERS: Mapping[str, int] = {"lose_sub": 3, "lose_pub": 1, "remove_user": 1, "rotate_password": 2, "intrude": 3}
 """The further faults of a universe with users."""

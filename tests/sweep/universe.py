@@ -138,6 +138,8 @@ class Universe:
         """The subscription of consumers that start from now on."""
         self.contract_version = 0
         """The version of their contract."""
+        self.marks: dict[str, bool] = {}
+        """The database of the producers: transaction → whether it was committed."""
         self.poison: dict[bytes, None] = {}
         """Bodies on which every call fails."""
         self.sending = True

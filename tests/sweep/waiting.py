@@ -9,6 +9,7 @@ from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
 from sweep.events.replicas import MasterOpened
 from sweep.settings import MAILING, NEWS, READERS, TOPIC
+from sweep.transactions import open_halves
 from sweep.universe import Universe
 
 SENDS_HEAL_S = 10.0
@@ -58,7 +59,7 @@ def unconsumed(universe: Universe) -> list[str]:
             found += _not_delivered(broker)
         if universe.setting.timer_share or universe.setting.delayed_share:
             found += _waiting_timers(universe, broker)
-    return found
+    return [*found, *open_halves(universe)]
 
 
 def _waiting_timers(universe: Universe, broker: Broker) -> list[str]:

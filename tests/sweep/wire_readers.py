@@ -12,6 +12,8 @@ from typing import Any
 from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.headers.transactions import UNKNOWN
+from lockstep.protocol.names import TIMER_TOPIC
 from lockstep.protocol.responses import PULLED
 from sweep.compressed import decompress_body, record_bodies
 from sweep.connections import Frame, ReadResponse
@@ -239,7 +241,9 @@ def _send_records(frame: Frame) -> Events:
     if fields.get("room") is None:
         yield from _keep(frame, frame.sent(sends.FrameWritten, queue, *facts))
     else:
-        yield from _keep(frame, frame.sent(sends.TimersWritten, queue, *facts, fields.get("began", 0)))
+        waits = *facts, fields.get("began", 0)
+        sent = frame.sent(sends.HalvesWritten, queue, *waits)
+        yield from _keep(frame, frame.sent(sends.TimersWritten, queue, *waits) if fields["room"] == TIMER_TOPIC else sent)
     if compressed:
         yield PlaceReached(*frame.client, "compressed bodies sent", f"{compressed} of {len(bodies)}")
 
@@ -257,12 +261,28 @@ def _send_response(frame: Frame, request: Frame) -> Events:
         queue = queue._replace(queue=fields["queueId"])
     offset, position = (fields.get("queueOffset", -1), fields.get("physicalOffset", -1)) if frame.ok else (-1, -1)
     facts = frame.command.code, offset, position, fields.get("storeTimestamp", 0) if frame.ok else 0
-    if isinstance(sent, sends.TimersWritten):
+    if isinstance(sent, sends.HalvesWritten):
+        request.lost = "a send of half messages" if frame.ok else ""
+        yield frame.responded(sends.HalvesResponded, request, queue, *facts)
+    elif isinstance(sent, sends.TimersWritten):
         request.lost = "a send of timers" if frame.ok else ""
         yield frame.responded(sends.TimersResponded, request, queue, *facts)
     else:
         request.lost = "a send" if frame.ok else ""
         yield frame.responded(sends.FrameResponded, request, queue, *facts)
+
+
+def _end(frame: Frame) -> Events:
+    fields = frame.fields
+    frame.kept += fields["commitOrRollback"], tuple(half["messageId"] for half in frame.body()["halves"])
+    yield from ()
+
+
+def _end_response(frame: Frame, request: Frame) -> Events:
+    outcome, message_ids = request.kept
+    request.lost = "the end of a transaction" if frame.ok and outcome != UNKNOWN else ""
+    of_client = frame.link.broker, frame.link.client.number
+    yield sends.EndResponded(*frame.server, *of_client, outcome, message_ids, frame.command.code)
 
 
 def _recall(frame: Frame) -> Events:
@@ -393,6 +413,7 @@ REQUESTS: dict[int, tuple[Callable[[Frame], Events], ReadResponse | None]] = {
     RequestCode.SEND_RECORDS: (_send_records, _send_response),
     RequestCode.SEND_MESSAGE: (_send_message, _send_response),
     RequestCode.RECALL_MESSAGE: (_recall, _recall_response),
+    RequestCode.END_TRANSACTION: (_end, _end_response),
     RequestCode.CONSUMER_SEND_MSG_BACK: (_send_back, _answered("SEND_MSG_BACK", sends.SendBackResponded)),
     RequestCode.DEAD_LETTER: (_dead_letter, _answered("DEAD_LETTER", sends.DeadLetterResponded)),
     RequestCode.PARK: (_park, _answered("PARK", parks.ParkResponded, parks.ParkReceived)),

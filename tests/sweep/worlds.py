@@ -26,6 +26,7 @@ from sweep.settings import (
     TIMERS,
     TIMERS_SHARE,
     TOPIC,
+    TRANSACTIONS_SHARE,
     USERS,
     USERS_SHARE,
     Setting,
@@ -354,6 +355,19 @@ WORLDS: Mapping[str, World] = {
             **{"exile": (False,), "fault_every_s": (1.0, 2.0, 5.0), "storm_s": (60.0, 60.0, 90.0)},
         },
     ),
+    "transactions": World(
+        {
+            **{"kill_broker": 3, "power_broker": 3, "stop_broker": 2, "kill_at_write": 2, "power_at_write": 2, "power_twice": 1},
+            **{"kill_producer": 8, "wall_step": 1, "slow_disk": 1, "pause_broker": 1, "delete_topic": 1},
+            **{"cut_at_response": 4, "reset": 3, "partition": 2, "kill_consumer": 1},
+        },
+        {
+            **{"transaction_share": (0.3, 0.6), "concurrent": (True,), "topics": ((TOPIC, RETURNS),)},
+            **{"consumers": (2, 3), "queues": (1, 3), "creators": (1,), "send_every_s": (0.2, 0.4), "unkeyed_share": (0.1, 0.3)},
+            **{"segment_bytes": (16 << 10, 64 << 10, 1 << 20), "snapshot_interval_ms": (2_000, 10_000, 60_000)},
+            **{"exile": (False,), "fault_every_s": (1.0, 2.0, 5.0), "storm_s": (60.0, 60.0, 90.0)},
+        },
+    ),
     "retention": World(
         {"kill_broker": 2, "stop_consumer": 2, "pause_consumer": 2, "wall_jump": 1, "power_broker": 1, "slow_disk": 1, "snapshot_rot": 1},
         {
@@ -582,6 +596,8 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
         drawn["readers"] = die("readers").random() < READERS_SHARE
         if die("timers").random() < TIMERS_SHARE:
             drawn |= {key: die(key).choice(choices) for key, choices in TIMERS.items()}
+        if die("transactions").random() < TRANSACTIONS_SHARE:
+            drawn["transaction_share"] = die("transaction_share").choice((0.05, 0.15))
         if die("users").random() < USERS_SHARE:
             drawn["users"] = True
             faults |= USERS

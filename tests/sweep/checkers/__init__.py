@@ -57,6 +57,7 @@ from sweep.checkers import (
     steps,
     subscriptions,
     timers,
+    transactions,
 )
 from sweep.checkers.violation import Violation
 from sweep.history import History
@@ -88,6 +89,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "dead_letters": dead_letters.check,
     "delays": delays.check,
     "timers": timers.check,
+    "transactions": transactions.check,
     "broadcast": broadcast.check,
     "readers": readers.check,
     "access": access.check,

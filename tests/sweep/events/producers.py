@@ -20,11 +20,13 @@ class SendBegan(Event):
     """Above 0: it is stored for delivery after this time. Its result is DelayedSendAcked, and it has no order."""
     deliver_ms: int = 0
     """Above 0: the same, until this time of day, in ms since 1970."""
+    transaction: str = ""
+    """Its transaction: it is stored as a half message. Its result is DelayedSendAcked too."""
 
     @property
     def waits(self) -> bool:
         """Return whether the message is stored for later delivery."""
-        return bool(self.delay_ms or self.deliver_ms)
+        return bool(self.delay_ms or self.deliver_ms or self.transaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +92,19 @@ class RecallBegan(_Recall):
 class RecallEnded(_Recall):
     outcome: RecallOutcome
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEnded(Event):
+    """The database says for good how a local transaction has ended."""
+
+    transaction: str
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded(Event):
+    """A block has ended."""
+
+    transaction: str
+    status: str

@@ -58,6 +58,30 @@ class TimersResponded(FrameResponded):
 
 
 @dataclass(frozen=True, slots=True)
+class HalvesWritten(FrameWritten):
+    """A producer wrote a frame of half messages. `queue` is the queue to which they will be delivered."""
+
+    began: int = 0
+    """The layout counter by which the topic was created."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalvesResponded(FrameResponded):
+    """The broker responded to it. `offset` is that in the room of half messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndResponded(Event):
+    """The broker responded to END_TRANSACTION."""
+
+    broker: str
+    client: int
+    outcome: int
+    message_ids: tuple[str, ...]
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecallResponded(Event):
     """The broker responded to RECALL_MESSAGE."""
 

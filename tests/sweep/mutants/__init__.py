@@ -33,6 +33,7 @@ from sweep.mutants import (
     sums,
     timers,
     tracing,
+    transactions,
     why,
 )
 from sweep.mutants.registry import MUTANTS, Mutant, switched_off
@@ -73,5 +74,6 @@ __all__ = [
     "switched_off",
     "timers",
     "tracing",
+    "transactions",
     "why",
 ]
