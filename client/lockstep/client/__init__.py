@@ -18,6 +18,7 @@ from lockstep.client.errors import (
     SendTimeoutError,
     TooManyRequestsError,
     TooManySendsError,
+    TransactionDecidedError,
 )
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
@@ -260,6 +261,7 @@ __all__ = [
     "TooManyRequestsError",
     "TooManySendsError",
     "TopicNotExistError",
+    "TransactionDecidedError",
     "TransportError",
     "run",
     "sql",
