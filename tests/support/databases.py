@@ -7,16 +7,20 @@ import sqlite3
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from lockstep.client.database import Database, Statement
 
-SQLITE = ("sqlite3", "aiosqlite", "sqlalchemy", "sqlalchemy session", "sqlalchemy async", "sqlalchemy async session")
+SQLITE = (
+    *("sqlite3", "aiosqlite", "sqlalchemy", "sqlalchemy session", "sqlalchemy async", "sqlalchemy async session"),
+    *("django", "django cursor", "django without autocommit"),
+)
 POSTGRESQL = ("psycopg", "psycopg async", "asyncpg", "asyncpg pool", *SQLITE[2:])
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
 
@@ -81,6 +85,16 @@ class Store:
             case ["sqlalchemy", *words]:
                 async with self._sqlalchemy(words) as db:
                     yield db
+            case ["django", *words]:
+                with django_connection(self.place) as db:
+                    if "without" in words:
+                        db.set_autocommit(False)
+                        yield db
+                        db.commit()
+                        return
+                    atomic = pytest.importorskip("django.db.transaction").atomic
+                    with atomic(using=db.alias), db.cursor() if "cursor" in words else nullcontext(db) as handle:
+                        yield handle
             case _:
                 raise AssertionError(self.library)
 
@@ -117,6 +131,30 @@ class Store:
             return [tuple(line.split(",")) for line in lines]
         with closing(sqlite3.connect(self.place, timeout=60)) as db:
             return [tuple(map(str, row)) for row in db.execute(query)]
+
+
+@contextmanager
+def django_connection(place: str) -> Iterator[Any]:
+    """Yield a connection of Django, which has autocommit, as `django.db.connections` has it for a view."""
+    django = pytest.importorskip("django.db")
+    configuration = pytest.importorskip("django.conf")
+    if not configuration.settings.configured:
+        configuration.settings.configure(LOGGING_CONFIG=None)
+        pytest.importorskip("django").setup()
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # the tests run on an event loop, where it would refuse to block
+    settings: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": place}
+    if place.startswith("postgresql:"):
+        url = urlsplit(place)
+        home = parse_qs(url.query)["host"][0]
+        settings = {"ENGINE": "django.db.backends.postgresql", "NAME": url.path[1:], "USER": url.username, "HOST": home}
+    made = django.ConnectionHandler({"default": settings})["default"]
+    alias = made.alias = f"test-{id(made)}"
+    django.connections[alias] = made
+    try:
+        yield made
+    finally:
+        made.close()
+        del django.connections[alias]
 
 
 @contextmanager

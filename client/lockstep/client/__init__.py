@@ -18,6 +18,7 @@ from lockstep.client.errors import (
     SendTimeoutError,
     TooManyRequestsError,
     TooManySendsError,
+    TransactionDecidedError,
 )
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
@@ -267,6 +268,7 @@ __all__ = [
     "TopicNotExistError",
     "Transaction",
     "TransactionCommittedError",
+    "TransactionDecidedError",
     "TransactionGroupError",
     "TransactionProducer",
     "TransactionRolledBackError",

@@ -127,5 +127,14 @@ class FencedError(LockstepError):
         super().__init__(f"{group}: {lane} has been written under a later epoch than {epoch}: another member owns its queue now")
 
 
+class TransactionDecidedError(LockstepError):
+    """The outcome of a transaction was decided before `Marks.set` marked it as committed: roll the local transaction back."""
+
+    def __init__(self, transaction_id: str, *, rolled_back: bool) -> None:
+        self.transaction_id = transaction_id
+        how = "the broker has asked for its outcome, and was told that it was rolled back" if rolled_back else "it was marked before"
+        super().__init__(f"transaction {transaction_id} was decided already: {how}; roll back, and begin again with another id")
+
+
 def _words(outcome: Outcome) -> str:
     return "not stored" if outcome is Outcome.NOT_STORED else "in an unknown state: it may be stored, once"

@@ -16,13 +16,11 @@ the two with a serialization error, which fails the call.
 """
 
 import inspect
-import re
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Sequence
 from datetime import timedelta
-from hashlib import sha256
 
 from lockstep.client.consumer.calls.listener import Fence, OrderlyContext
-from lockstep.client.database import Database, Statement, changed_rows
+from lockstep.client.database import Database, Statement, changed_rows, stored_name, table_name
 from lockstep.client.errors import FencedError
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.messages.message import MessageExt
@@ -30,9 +28,6 @@ from lockstep.protocol.messages.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 from lockstep.protocol.names import check_group
 from lockstep.runtime.host import Host
 
-NAME_LENGTH_MAX = 128
-"""Keys and message ids that are longer, or not printable, are stored as their SHA-256: an index of PostgreSQL takes no long values, and a
-text no NUL."""
 REMOVED_AFTER = 64
 """After so many new messages, `Seen` removes up to twice as many old rows."""
 KEEP_MIN = timedelta(minutes=1)
@@ -124,7 +119,7 @@ class Inbox:
     def __init__(self, group: str, *, table: str = "lockstep_inbox") -> None:
         check_group(group)
         self.group = group
-        self.table = _table_name(table)
+        self.table = table_name(table)
         self.schema: tuple[str, ...] = (
             f"CREATE TABLE IF NOT EXISTS {table} (consumer_group TEXT NOT NULL, lane TEXT NOT NULL, epoch BIGINT NOT NULL,"
             " generation BIGINT NOT NULL, next_offset BIGINT NOT NULL, PRIMARY KEY (consumer_group, lane))",
@@ -190,7 +185,7 @@ class Seen:
         if keep < KEEP_MIN:
             raise ConfigError(f"keep is {keep}: expected at least {KEEP_MIN}, and more than the time in which a message can come again")
         self.group = group
-        self.table = _table_name(table)
+        self.table = table_name(table)
         self.schema: tuple[str, ...] = (
             f"CREATE TABLE IF NOT EXISTS {table} (consumer_group TEXT NOT NULL, message_id TEXT NOT NULL, seen_ms BIGINT NOT NULL,"
             # By the second index old rows are removed. It has no name, because SQLite and PostgreSQL qualify that differently.
@@ -224,7 +219,7 @@ class Seen:
             sql = REMOVE.format(table=self.table, lock=" FOR UPDATE SKIP LOCKED" if dialect == "postgresql" else "")
             yield Statement(sql, {"consumer_group": self.group, "before_ms": now_ms - self._keep_ms, "most": most})
         for message in messages:
-            row = {"consumer_group": self.group, "message_id": _stored_name(_id_of(message)), "seen_ms": now_ms}
+            row = {"consumer_group": self.group, "message_id": stored_name(_id_of(message)), "seen_ms": now_ms}
             if (yield Statement(NOTE.format(table=self.table), row)):
                 yield message
 
@@ -238,23 +233,13 @@ def lane_of(fence: Fence, message: MessageExt) -> str:
         return queue
     key = message.sharding_key
     if key is not None:
-        return f"{queue} {_stored_name(key)}"
+        return f"{queue} {stored_name(key)}"
     if fence.unkeyed == "alone":
         raise ConfigError(f'{message!r} has no sharding key, and unkeyed="alone": such messages have no order. Use Seen for this group')
     return f"{queue} -"
-
-
-def _stored_name(text: str) -> str:
-    return f"={text}" if len(text) <= NAME_LENGTH_MAX and text.isprintable() else f"#{sha256(text.encode()).hexdigest()}"
 
 
 def _id_of(message: MessageExt) -> str:
     """Return the id that a message keeps through its retries."""
     stored = message.all_properties
     return stored.get(UNIQ_KEY) or stored.get(ORIGIN_MESSAGE_ID) or message.offset_message_id
-
-
-def _table_name(table: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", table, re.ASCII):
-        raise ConfigError(f"table {table!r}: expected letters, digits and _, with a schema before a dot if there is one")
-    return table

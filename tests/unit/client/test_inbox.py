@@ -19,7 +19,7 @@ from lockstep.client import ConfigError, FencedError, LocalProtocolError, Messag
 from lockstep.client.database import changed_rows
 from lockstep.client.inbox import REMOVED_AFTER, Inbox, Seen, lane_of
 from lockstep.testing import message, orderly_context
-from support.databases import SQLITE, Store, do
+from support.databases import SQLITE, Store, django_connection, do
 from support.effort import examples
 
 Order = Literal["queue", "sharding_key"]
@@ -377,6 +377,14 @@ async def check_library(store: Store) -> None:
     async with store.transaction() as db:
         found = [each.queue_offset async for each in seen.new(db, batch)]
     assert found == [number for number in range(REMOVED_AFTER) if number != 3], "old ones were removed before"
+
+
+@pytest.mark.parametrize("handle", ["connection", "cursor"])
+def test_connection_of_django_outside_of_a_transaction_is_refused(handle: str, tmp_path: Path) -> None:
+    """Each statement would be committed alone."""
+    refused = pytest.raises(StateError, match="no transaction, so each statement is committed alone")
+    with django_connection(str(tmp_path / "orders.db")) as db, db.cursor() as cursor, refused:
+        Seen("test", keep=timedelta(days=7)).new(db if handle == "connection" else cursor, [at(0)])
 
 
 async def test_asynchronous_library_needs_async_for(tmp_path: Path) -> None:
