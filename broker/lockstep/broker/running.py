@@ -577,7 +577,7 @@ class RunningBroker:
             topics_deleted=self.state.layouts.deleted_count,
             topics_deleted_max=TOMBSTONES_MAX,
             disk_refusal=disk.refusal,
-            delayed_messages=self.delays.pending_count() + len(self.state.timers),
+            delayed_messages=self.delays.pending_count() + len(self.state.timers) + len(self.state.transactions),
         )
 
     def apply(self, config: BrokerConfig) -> None:

@@ -102,7 +102,9 @@ class SendTracing:
     def _kind(self, message: Message, sending: Sending) -> Attributes:
         due: Attributes = {}
         kind = names.NORMAL if message.sharding_key is None else names.FIFO
-        if sending.delay_level is not None:
+        if sending.method == "transaction":
+            kind = names.TRANSACTION
+        elif sending.delay_level is not None:
             kind, due = names.DELAY, {names.MESSAGING_ROCKETMQ_MESSAGE_DELAY_TIME_LEVEL: sending.delay_level}
         elif (due_ms := self._due_ms(sending)) is not None:
             kind, due = names.DELAY, {names.MESSAGING_ROCKETMQ_MESSAGE_DELIVERY_TIMESTAMP: due_ms}

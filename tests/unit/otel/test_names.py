@@ -18,6 +18,6 @@ def test_names_are_those_of_the_conventions() -> None:
 
 def test_values_are_those_of_the_conventions() -> None:
     kinds = {each.value for each in attributes.MessagingRocketmqMessageTypeValues}
-    assert {names.NORMAL, names.FIFO, names.DELAY} <= kinds
+    assert {names.NORMAL, names.FIFO, names.DELAY, names.TRANSACTION} <= kinds
     assert {names.SEND, names.PROCESS} <= {each.value for each in attributes.MessagingOperationTypeValues}
     assert attributes.MessagingSystemValues.ROCKETMQ.value == names.ROCKETMQ

@@ -27,6 +27,7 @@ from lockstep.client import (
     PullConsumer,
     PushConsumer,
     SendError,
+    TransactionProducer,
 )
 from lockstep.client.consumer.calls.hooks import watched
 from lockstep.operations.changes.replay import DeadLetterReplay
@@ -157,6 +158,20 @@ async def test_span_of_a_send_has_the_kind_of_its_message(
         assert abs(int(found.pop("messaging.rocketmq.message.delivery_timestamp")) - sent_ms) < 120_000  # type: ignore[arg-type]
     assert found == expected
     assert trace_of(send) == trace_of(process), "a delayed message is a copy"
+
+
+async def test_message_of_a_transaction_is_of_that_kind_and_its_trace_goes_on(service: Service, telemetry: Telemetry) -> None:
+    producer = TransactionProducer("shop", nameserver=service.cluster.nameserver)
+    producer.check(lambda *_: False)
+    producer.add_hook(telemetry.sending)
+    async with producer, producer.transaction() as block:
+        await block.send(Message(TOPIC, b"paid"))
+    async with service.consumer(lambda messages: None):
+        await service.until_spans("process orders", 1)
+    (send,), (process,) = telemetry.spans("send orders"), telemetry.spans("process orders")
+    assert (send.attributes or {})["messaging.rocketmq.message.type"] == "transaction"
+    assert (send.attributes or {})["messaging.message.id"] == block.results[0].message_id
+    assert trace_of(send) == trace_of(process)
 
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-7))])

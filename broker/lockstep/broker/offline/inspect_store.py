@@ -190,7 +190,7 @@ async def _inspect_own(
             offsets = {queue_id: each.offset for queue_id, each in progress.progress_in_topic(group, topic)}
             content.groups.append(GroupContent(group, topic, len(offsets), _behind(found, topic, offsets)))
     delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in found.topics.get(SCHEDULE_TOPIC, {})}
-    content.delayed_messages = found.delayed_count(delivered) + len(state.timers)
+    content.delayed_messages = found.delayed_count(delivered) + len(state.timers) + len(state.transactions)
 
 
 def _add_log(content: StoreContent, log: ForeignLog, known: set[str]) -> None:

@@ -148,7 +148,7 @@ async def _used_topics(admin: AdminClient, name: str) -> list[str]:
         used = [topic for topic in with_queues_on(name, await admin.layouts()) if not topic.startswith(DLQ_PREFIX)]
         if used or not count:
             return used
-        report.say(f"waiting until {name} has delivered {count} messages that wait for their delay or a retry")
+        report.say(f"waiting until {name} has delivered {count} messages that wait for their delay, a retry or a transaction")
         await asyncio.sleep(STEP_S)
 
 

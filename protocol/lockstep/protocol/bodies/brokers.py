@@ -60,7 +60,7 @@ class BrokerStatus:
     topics_deleted_max: int
     """How many deleted topics it may remember."""
     delayed_messages: int
-    """Messages that wait for their delay or for a retry."""
+    """Messages that wait for their delay, for a retry, or for the end of their transaction."""
     disk_refusal: str | None = None
     """Why sends are refused for lack of room."""
 

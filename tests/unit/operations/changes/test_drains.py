@@ -138,7 +138,9 @@ async def test_queue_is_not_removed_while_a_message_waits_at_its_broker(lockstep
     before = await layout_of(admin, TOPIC)
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         await producer.send(Message(TOPIC, b"late"), queue=MessageQueue(TOPIC, "broker-a", 0), delay=timedelta(seconds=30))
-        with pytest.raises(NotConsumedError, match=r"nothing was changed: messages wait for their delay or a retry \(1 at broker-a\)"):
+        with pytest.raises(
+            NotConsumedError, match=r"nothing was changed: messages wait for their delay, a retry or a transaction \(1 at broker-a\)"
+        ):
             await put_in_order(admin, before, alter_layout(before, {"broker-a": (0, 0)}, writer=7))
         await put_in_order(admin, before, alter_layout(before, {"broker-b": (0, 0)}, writer=7))
     assert (await layout_of(admin, TOPIC)).brokers == ("broker-a",)

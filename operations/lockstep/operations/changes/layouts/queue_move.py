@@ -118,8 +118,9 @@ async def _lag_below(admin: AdminClient, topic: str, needs: Needs, lost: Collect
         raise _lagging(topic, lag, needs)
     if waiting:
         places = ", ".join(f"{count} at {name}" for name, count in waiting.items())
-        text = f"messages wait for their delay or a retry ({places}), and one of {topic} would open a queue there again"
-        raise NotConsumedError(f"{text}. Wait until they are delivered", lag, f"messages that wait for their delay or a retry: {places}")
+        what = "their delay, a retry or a transaction"
+        text = f"messages wait for {what} ({places}), and one of {topic} would open a queue there again"
+        raise NotConsumedError(f"{text}. Wait until they are delivered", lag, f"messages that wait for {what}: {places}")
     if parked:
         groups = ", ".join(f"{group}: {count}" for group, count in parked.items())
         step = f"Replay or drop them (`lockstep park ls --topic {quote(topic)}` lists them)"
