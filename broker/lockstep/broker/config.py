@@ -110,12 +110,12 @@ class BrokerConfig(ServerSettings):
     ] = ()
     scrub_kib_per_s: Annotated[int, Range(0, 1 << 20), "How fast the background scrub reads the log to find damage; 0 disables it."] = 128
     timer_days_max: Annotated[float, Range(0, above=True), "The longest delay of a message, in days."] = TIMER_DAYS_MAX
-    transaction_check_ms: Annotated[int, Range(1), "How soon the producer of a half message is first asked for its outcome."] = 6_000
-    transaction_hours_max: Annotated[float, Range(0, above=True), "How long producers are asked for the outcome of a transaction."] = 24.0
-    transactions_open_max: Annotated[int, Range(1), "Half messages without an outcome; above it further ones are refused."] = 100_000
     timer_pending_max: Annotated[int, Range(1), "Messages that wait for a delay of any length; above it further ones are refused."] = (
         5_000_000
     )
+    transaction_check_ms: Annotated[int, Range(1), "How soon the producer of a half message is first asked for its outcome."] = 6_000
+    transaction_hours_max: Annotated[float, Range(0, above=True), "How long producers are asked for the outcome of a transaction."] = 24.0
+    transactions_open_max: Annotated[int, Range(1), "Half messages without an outcome; above it further ones are refused."] = 100_000
     message_delay_level: Annotated[str, "Delays of the delay levels, level 1 first (RocketMQ's table)."] = DELAY_LEVELS
 
     def __post_init__(self) -> None:

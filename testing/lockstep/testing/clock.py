@@ -32,14 +32,14 @@ class TestClock:
         """In a simulated program `loop.time()` would be that of its own machine."""
         return self._loop.now if isinstance(self._loop, SimLoop) else self._loop.time()
 
-    async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
+    async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
         """Let this much time pass for all machines; everything that is due in it happens.
 
         Raises:
             OnlySimulatedError: in real time, for more than 30 s.
             ValueError: the time is negative.
         """
-        total_s = seconds + 60 * minutes + 3600 * hours
+        total_s = seconds + 60 * minutes + 3600 * hours + 86_400 * days
         if total_s < 0:
             raise ValueError(f"advance by {total_s} s: time does not go back")
         if not isinstance(self._loop, SimLoop) and total_s > REAL_WAIT_MAX_S:

@@ -221,13 +221,13 @@ class TestCluster:
 
     # ---------------------------------------------------------------------------------------------------------------- time
 
-    async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
+    async def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0) -> None:
         """Let this much time pass for all machines.
 
         Raises:
             OnlySimulatedError: More than 30 s, in real time.
         """
-        await self.clock.advance(seconds=seconds, minutes=minutes, hours=hours)
+        await self.clock.advance(seconds=seconds, minutes=minutes, hours=hours, days=days)
 
     async def until(self, condition: Callable[[], object], what: str = "the condition", *, timeout: float = 120) -> None:
         """Wait until `condition()` is true.

@@ -134,7 +134,7 @@ def a_promotion_assumes_no_loss(patch: Patches) -> None:
     patch.set(StoreDirectory, "mark_restored", lambda self: None)
 
 
-@mutant("promote", "replica")
+@mutant("promote", "replica", aimed=f"{RULES}/test_pairs.py::test_term_of_a_promoted_copy_begins_where_its_log_ended")
 def terms_begin_at_their_record(patch: Patches) -> None:
     """A term begins where the log ended before anything of it was appended."""
     record = BrokerState.record_term

@@ -32,10 +32,10 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
-from lockstep.protocol.messages.properties import NAME_END, TIMER_DELAY_MS
+from lockstep.protocol.messages.properties import NAME_END, TIMER_DELAY_MS, UNIQ_KEY
 from lockstep.protocol.messages.record import encode_record
-from lockstep.protocol.messages.rooms import home_properties
-from lockstep.protocol.names import TIMER_TOPIC
+from lockstep.protocol.messages.rooms import half_properties, home_properties
+from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from lockstep.runtime.configuration.reported_settings import SET
 from lockstep.runtime.configuration.settings import declared_settings
 from lockstep.runtime.files import DiskSpace, RealFiles
@@ -102,6 +102,12 @@ class Running:
         properties = home_properties(TOPIC, 0, LAYOUT.began) + f"{TIMER_DELAY_MS}{NAME_END}{delay_ms}".encode()
         record = encode_record(TIMER_TOPIC.encode(), 0, b"m", properties, born_ms=1)
         header = SendRecordsHeader(TOPIC, 0, 1, room=TIMER_TOPIC, began=LAYOUT.began)
+        return ResponseCode((await self.client.send_request(RequestCode.SEND_RECORDS, header, record)).code)
+
+    async def send_half(self) -> ResponseCode:
+        properties = home_properties(TOPIC, 0, LAYOUT.began) + half_properties("shop", "") + f"{UNIQ_KEY}{NAME_END}1".encode()
+        record = encode_record(HALF_TOPIC.encode(), 0, b"m", properties, born_ms=1)
+        header = SendRecordsHeader(TOPIC, 0, 1, room=HALF_TOPIC, began=LAYOUT.began, producer_group="shop")
         return ResponseCode((await self.client.send_request(RequestCode.SEND_RECORDS, header, record)).code)
 
     async def fill(self, mib: int) -> None:
@@ -278,6 +284,25 @@ async def timer_pending_max(on: Running) -> None:
     assert await on.send_timer(DAY_MS) == ResponseCode.SUCCESS
 
 
+async def transactions_open_max(on: Running) -> None:
+    assert await on.send_half() == ResponseCode.SUCCESS
+    await on.set(transactions_open_max="1")
+    assert await on.send_half() == ResponseCode.SYSTEM_BUSY
+    await on.set(transactions_open_max="2")
+    assert await on.send_half() == ResponseCode.SUCCESS
+
+
+async def transaction_check_ms(on: Running) -> None:
+    assert on.broker.running.checks.terms() == (6_000, 24)
+    await on.set(transaction_check_ms="10")
+    assert on.broker.running.checks.terms() == (10, 24)
+
+
+async def transaction_hours_max(on: Running) -> None:
+    await on.set(transaction_hours_max="0.5")
+    assert on.broker.running.checks.terms() == (6_000, 0.5)
+
+
 EFFECTS: dict[str, Callable[[Running], Awaitable[None]]] = {
     effect.__name__: effect
     for effect in (
@@ -299,6 +324,9 @@ EFFECTS: dict[str, Callable[[Running], Awaitable[None]]] = {
         catch_up_mib_s,
         timer_days_max,
         timer_pending_max,
+        transactions_open_max,
+        transaction_check_ms,
+        transaction_hours_max,
     )
 }
 

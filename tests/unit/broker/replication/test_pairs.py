@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from lockstep.broker.journal import Change
+from lockstep.broker.state import BrokerState
 from lockstep.client import Message, MessageQueue, Producer
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
@@ -179,3 +181,25 @@ async def test_broker_that_has_a_log_and_gets_a_pair_remains_the_master(pair: Sy
     await pair.start("second")
     await pair.until_replicated("second")
     assert await pair.send() == 2
+
+
+async def test_term_of_a_promoted_copy_begins_where_its_log_ended(pair: SymmetricPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    begins: list[int] = []
+    add = BrokerState._add_term
+
+    def noted(self: BrokerState, change: Change) -> None:
+        begins.append(change[2])
+        add(self, change)
+
+    monkeypatch.setattr(BrokerState, "_add_term", noted)
+    await pair.start("second", "first")
+    await pair.until_replicated("first")
+    await pair.create_topic()
+    await pair.send()
+    await pair.machines["first"].kill()
+    await pair.until("the copy follows nobody", lambda _, second: second is not None and not second.following)
+    copy = await pair.status("second")
+    await pair.promote("second")
+    await pair.until("the copy is the master", lambda _, second: second is not None and second.role == "master")
+    assert copy is not None
+    assert begins[-1] == copy.end, "before its first record"

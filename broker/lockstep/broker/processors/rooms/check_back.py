@@ -53,7 +53,7 @@ class CheckBack:
         self._store = store
         self._table = table
         self._connections = connections
-        self._terms = terms
+        self.terms = terms
         self._records = RoomRecords(store, HALF_TOPIC)
         self._schedule = CheckSchedule()
         self._wake = asyncio.Event()
@@ -75,7 +75,7 @@ class CheckBack:
     async def run(self) -> None:
         while True:
             self._wake.clear()
-            first_ms, _ = self._terms()
+            first_ms, _ = self.terms()
             self._schedule.put_all(self._table.take_opened(), self._clock.monotonic_ms() + first_ms)
             self._table.forget_outcomes(self._store.now_ms())
             asked: dict[int, int] = {}
@@ -109,7 +109,7 @@ class CheckBack:
     def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes, asked: dict[int, int]) -> None:
         now_ms, age_ms = self._clock.monotonic_ms(), self._store.now_ms() - self._table.present_ms(half)
         properties = decode_properties(record.properties)
-        _, hours_max = self._terms()
+        _, hours_max = self.terms()
         if age_ms > hours_max * HOUR_MS:
             self._expire(offset, found)
             return
