@@ -4,9 +4,11 @@ A retry is due when its level's delay has passed since it was stored, by the boo
 set meanwhile. Only a start after a power cut uses the wall clock. That none is lost, and how many copies there may be, is C2 (copies.py).
 """
 
+from operator import itemgetter
+
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, LEVELS_MS
 from lockstep.protocol.names import RETRY_PREFIX
-from sweep.checkers.ages import DRIFT, LATE_S, MS, Ages
+from sweep.checkers.ages import DRIFT, LATE_S, MS, STEP_S, Ages
 from sweep.checkers.concurrent_facts import SendBacks
 from sweep.checkers.violation import Violation
 from sweep.events.consumers import ConcurrentCallBegan
@@ -52,8 +54,8 @@ def _late(history: History, ages: Ages, backs: SendBacks) -> list[Violation]:
     """Report copies that came late to their topic. A machine that was off is excused if its wall clock was wrong for long before, or
     afterwards.
 
-    A send back that is repeated may have been stored by its last request only: the copy is late if it is late for the last request that can
-    have stored it.
+    A message may be sent back several times, with other levels: a copy is late if it is late for each request that can have stored it. The
+    time of the copy is that of the store's clock, which may have drifted since the first start.
     """
     found = []
     for copy in history.of(CopyStored):
@@ -64,8 +66,8 @@ def _late(history: History, ages: Ages, backs: SendBacks) -> list[Violation]:
         passed = [(t, ages.passed_s(broker, t, copy.stored_t) - delay_s) for t, delay_s in waits]
         if not passed:
             continue  # checkers/copies.py
-        latest = [(t, over_s) for t, over_s in passed if over_s >= -MS]
-        t, over_s = latest[-1] if latest else passed[0]
+        early_s = STEP_S + DRIFT * copy.stored_t + ages.unknown_s(broker, waits[0][0], copy.stored_t)
+        t, over_s = min((one for one in passed if one[1] >= -early_s), key=itemgetter(1), default=passed[0])
         away_s = ages.brokers.away_s(broker, t, copy.stored_t)
         late_s = over_s - away_s
         if late_s > LATE_S + DRIFT * away_s + ages.unknown_s(broker, t, copy.stored_t):

@@ -127,7 +127,10 @@ def a_torn_delivery_repeats(patch: Patches) -> None:
     patch.set(DelayTable, "ended", lambda self, queue_id, offset: None)
 
 
-@mutant(WORLD)
+@mutant(
+    WORLD,
+    aimed="tests/unit/broker/test_delayed_delivery.py::test_progress_is_written_with_the_deliveries_and_a_restart_continues_after_it",
+)
 def delivered_without_a_record(patch: Patches) -> None:
     """The progress of a delay queue is recorded with the delivered messages."""
     patch.set(

@@ -89,7 +89,8 @@ def test_temporary_wall_clock_jump_does_not_excuse_a_late_retry() -> None:
 
 
 def test_time_without_a_running_broker_does_not_count_as_late() -> None:
-    """A repeated send back is late counted from the last request that can have stored it: at 2, to a disconnected broker, and at 26."""
+    """A copy of a repeated send back is late if it is late for each request that can have stored it: at 2, to a disconnected broker, and
+    at 26."""
 
     def repeated(stored_t: float) -> Builder:
         return copied(sent_back().back(26, 0, level=1), stored_t)
@@ -99,9 +100,11 @@ def test_time_without_a_running_broker_does_not_count_as_late() -> None:
         return copied(builder.add(ClockSet, 99.0, BROKER, boot_ms=90_000_000.0, rate=1.0).opened(100), stored_t)
 
     assert_faults(check, {
-        "by the first request": (repeated(26.9), "D1"), "by the second": (repeated(27.0), ""), "in time": (repeated(46.9), ""),
+        "by the first request": (repeated(25.9), "D1"), "by the second": (repeated(26.2), ""), "in time": (repeated(46.9), ""),
         "late for both": (repeated(47.1), "D1"),
         "down until 100": (copied(sent_back().killed(2.5).opened(100), 101.0), ""),
         "a reset boot clock, before the start": (rebooted(99.9), ""), "and after it": (rebooted(101.0), ""),
+        "by the one with the longer delay": (copied(sent_back(level=5).back(26, 0, level=1), 62.1), ""),
+        "too late for it": (copied(sent_back(level=5).back(26, 0, level=1), 82.1), "D1"),
         "dead letter": (sent_back(level=-1).copy(b"m0", 1, stored_t=101.0), ""),
     })  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.cli.commands.delays import _delays
+from lockstep.client import Message, Producer
 from lockstep.operations.brokers.delays import (
     BUCKETS,
     LATE_MS,
@@ -143,3 +144,16 @@ async def test_command_prints_what_waits(lockstep_cluster: TestCluster, capsys: 
         await _delays(cluster.nameserver, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["waiting"], found["delays"], list(found["failed"])) == (None, [], ["broker-a", "broker-b"])
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_message_of_a_producer_with_a_delay_level_waits_for_any_delay(
+    lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await lockstep_cluster.create_topic("orders", queues=1)
+    await send_delayed(lockstep_cluster, "orders", {18: 1})
+    async with Producer("reminders", nameserver=lockstep_cluster.nameserver) as producer:
+        await producer.send(Message("orders", b"x"), delay_level=18)
+    await _delays(lockstep_cluster.nameserver, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[1:-1]] == [["any", "broker-a", "1"], ["2h", "broker-a", "1"]]
