@@ -185,6 +185,10 @@ class Sends:
             check_durable(results)
         return results
 
+    def known_layouts(self) -> dict[str, TopicLayout]:
+        """Return the present layout of each topic that is open."""
+        return {name: topic.layout for name, topic in self._open_topics.items()}
+
     async def layout(self, topic: str, timeout_ms: int | None) -> TopicLayout:
         return (await self._topics.open(topic, self._end_ms(self._clock.monotonic_ms(), timeout_ms, keyed=False))).layout
 
