@@ -12,6 +12,9 @@ from support.databases import POSTGRESQL, Store, do, postgresql
 from unit.client.test_outbox_libraries import check_outbox
 
 pytestmark = pytest.mark.e2e
+psycopg = pytest.importorskip("psycopg")
+sqlalchemy = pytest.importorskip("sqlalchemy")
+aio = pytest.importorskip("sqlalchemy.ext.asyncio")
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
@@ -32,6 +35,25 @@ def store(server: str) -> Iterator[Store]:
 @pytest.mark.parametrize("library", POSTGRESQL)
 async def test_outbox_works_by_each_library_of_postgresql(library: str, store: Store) -> None:
     await check_outbox(Store(library, store.place))
+
+
+@pytest.mark.parametrize("form", ["psycopg", "psycopg async", "sqlalchemy", "sqlalchemy async"])
+async def test_relay_takes_what_libraries_have_for_a_transaction(form: str, store: Store) -> None:
+    """As the guide names them: blocking ones, which run in threads, and asynchronous ones."""
+    url = Store("sqlalchemy", store.place).url
+    match form.split():
+        case ["psycopg"]:
+            await check_outbox(store, lambda: psycopg.connect(store.place))
+        case ["psycopg", _]:
+            await check_outbox(store, lambda: psycopg.AsyncConnection.connect(store.place))
+        case ["sqlalchemy"]:
+            engine = sqlalchemy.create_engine(url)
+            await check_outbox(store, engine.begin)
+            engine.dispose()
+        case _:
+            asynchronous = aio.create_async_engine(url)
+            await check_outbox(store, asynchronous.begin)
+            await asynchronous.dispose()
 
 
 async def test_second_transaction_of_a_key_waits_so_that_ids_are_in_the_order_of_the_commits(store: Store) -> None:

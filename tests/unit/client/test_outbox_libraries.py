@@ -14,6 +14,7 @@ from lockstep.client import Message, MessageQueue
 from lockstep.client.database import Database, Steps
 from lockstep.client.outbox import Outbox, Relay
 from lockstep.client.outbox.table import Holder, OutboxFrame
+from lockstep.client.outbox.transactions import Connect
 from lockstep.protocol.errors import MessageIllegalError
 from support.databases import SQLITE, Store, do
 from support.fake_broker import fake_cluster, make_layout
@@ -28,8 +29,8 @@ async def test_outbox_works_by_each_library_of_sqlite(library: str, tmp_path: Pa
     await check_outbox(Store(library, str(tmp_path / "shop.db")))
 
 
-async def check_outbox(store: Store) -> None:
-    """Check every statement by this library, in this database."""
+async def check_outbox(store: Store, connect: Connect | None = None) -> None:
+    """Check every statement by this library, in this database. `connect`: that of the relay."""
     outbox = Outbox()
     async with store.transaction() as db:
         for statement in outbox.schema("postgresql" if store.place.startswith("postgresql:") else "sqlite"):
@@ -40,7 +41,7 @@ async def check_outbox(store: Store) -> None:
             assert len(await added if inspect.isawaitable(added) else added) == 32
     async with fake_cluster("a", topics={"t": 2}) as cluster:
         cluster.brokers["a"].otherwise = refuse_bodies(MessageIllegalError("no"), b"bad")
-        relay = Relay(outbox, store.transaction, nameserver=cluster.nameserver, poll_interval=timedelta(milliseconds=10))
+        relay = Relay(outbox, connect or store.transaction, nameserver=cluster.nameserver, poll_interval=timedelta(milliseconds=10))
         task = asyncio.ensure_future(relay.run())
         try:
             await until(lambda: relay.stored_count == 3 and relay.refused_count == 1, timeout_s=60)

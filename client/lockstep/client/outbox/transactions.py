@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, TypeVar
 
@@ -13,9 +13,10 @@ from lockstep.runtime.host import Threads
 
 T = TypeVar("T")
 
-Connect = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+Connect = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any] | Awaitable[AbstractAsyncContextManager[Any]]]
 """Returns a context manager that gives a connection or session in a transaction, which it commits at its end, or rolls back after an error:
-`engine.begin`, `lambda: psycopg.connect(URL)`, `lambda: sqlite3.connect(FILE)`. It is called for each transaction, in a thread."""
+`engine.begin`, `lambda: psycopg.connect(URL)`, `lambda: sqlite3.connect(FILE)`. It is called for each transaction, in a thread. An
+asynchronous one is entered on the event loop, and may have to be awaited first: `lambda: psycopg.AsyncConnection.connect(URL)`."""
 
 
 class Transactions:
