@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import TransactionDecidedError
+from lockstep.client import StateError, TransactionDecidedError
 from lockstep.client.marks import Marks
 from support.databases import POSTGRESQL, Store, do, postgresql
 from unit.client.test_marks import check_marks
@@ -72,6 +72,14 @@ async def sides(store: Store) -> Sides:
     async with store.transaction() as db:
         await do(db, made.marks.schema[0])
     return made
+
+
+async def test_answer_in_the_local_transaction_itself_is_refused(sides: Sides) -> None:
+    async with sides.store.transaction() as db:
+        await sides.marks.set(db, "paid")
+        with pytest.raises(StateError, match="ask in another one"):
+            await sides.marks.decide(db, "paid")
+    assert await sides.decide() is True
 
 
 async def test_answer_waits_for_the_local_transaction_in_flight(sides: Sides) -> None:
