@@ -122,6 +122,12 @@ def booked(reader: Newcomer, process: Process) -> None:
         assert db.execute("SELECT * FROM orders ORDER BY id").fetchall() == orders, "what has taken effect is passed over"
 
 
+def checked_out(reader: Newcomer, process: Process) -> None:
+    assert rest(process) == ["stored 1"]
+    with closing(sqlite3.connect(reader.folder / "shop.db")) as db:
+        assert db.execute("SELECT number FROM placed").fetchall() == [("1003",)]
+
+
 def watched(reader: Newcomer, process: Process) -> None:
     printed = [line.split() for line in lines(process, 4)]
     assert sorted((queue, offset) for _, queue, _, offset in printed) == [(f"orders@broker-a:{number}", "0") for number in range(4)]
@@ -182,6 +188,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "report.py": reported,
     "manual.py": archived,
     "book.py": booked,
+    "checkout.py": checked_out,
     "watched.py": watched,
     "job.py": counted,
     "quotes.py": quoted,

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
 
-from lockstep.client import TransactionDecidedError
+from lockstep.client import StateError, TransactionDecidedError
 from lockstep.client.marks import Marks
 from support.databases import POSTGRESQL, Store, do, postgresql
 from unit.client.test_marks import check_marks
@@ -73,6 +74,14 @@ async def sides(store: Store) -> Sides:
     return made
 
 
+async def test_answer_in_the_local_transaction_itself_is_refused(sides: Sides) -> None:
+    async with sides.store.transaction() as db:
+        await sides.marks.set(db, "paid")
+        with pytest.raises(StateError, match="ask in another one"):
+            await sides.marks.decide(db, "paid")
+    assert await sides.decide() is True
+
+
 async def test_answer_waits_for_the_local_transaction_in_flight(sides: Sides) -> None:
     async with sides.while_open(sides.marks.set, sides.decide) as answer:
         pass
@@ -93,6 +102,38 @@ async def test_late_mark_waits_for_the_answer_and_fails(sides: Sides) -> None:
         pass
     with pytest.raises(TransactionDecidedError, match="the broker has asked"):
         await mark
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_answers_agree_with_the_local_transactions_whatever_runs_side_by_side(sides: Sides, seed: int) -> None:
+    """Law X2."""
+    dice, marks, names = Random(seed), sides.marks, [f"t{number}" for number in range(8)]
+    committed: dict[str, bool] = {}
+    answers: dict[str, set[bool]] = {name: set() for name in names}
+
+    async def run_local(name: str) -> None:
+        committed[name] = False
+        try:
+            async with sides.store.transaction() as db:
+                await marks.set(db, name)
+                for _ in range(dice.randrange(5)):
+                    await do(db, "SELECT 1")
+                if dice.random() < 0.4:
+                    raise ConnectionError
+        except (TransactionDecidedError, ConnectionError):
+            return
+        committed[name] = True
+
+    async def run_asking(name: str) -> None:
+        async with sides.store.transaction() as db:
+            answer = await marks.decide(db, name)
+        answers[name].add(answer)
+
+    work = [run_local(name) for name in names] + [run_asking(name) for name in names for _ in range(3)]
+    dice.shuffle(work)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*work)
+    assert answers == {name: {committed[name]} for name in names}
 
 
 async def test_late_mark_is_made_if_the_answer_was_not_committed(sides: Sides) -> None:

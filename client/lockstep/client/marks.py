@@ -13,10 +13,11 @@ PostgreSQL the second one waits until the transaction of the first has ended. In
 as its connection waits, and then raises the library's error: the answer is not known yet. The statements hold at READ COMMITTED.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from lockstep.client.database import Database, Statement, Steps, stored_name, table_name
+from lockstep.client.database import Database, Dialect, Statement, Steps, stored_name, table_name
 from lockstep.client.errors import TransactionDecidedError
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, StateError
 from lockstep.runtime.host import Host
@@ -30,7 +31,9 @@ INSERT = (
     "INSERT INTO {table} (transaction_id, outcome, marked_ms) VALUES (:transaction_id, :outcome, :marked_ms)"
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
-READ = "SELECT outcome FROM {table} WHERE transaction_id = :transaction_id"
+READ = "SELECT outcome, {own} FROM {table} WHERE transaction_id = :transaction_id"
+OWN: Mapping[Dialect, str] = {"sqlite": "0", "postgresql": "CAST(CAST(xmin AS TEXT) AS BIGINT) = MOD(txid_current(), 4294967296)"}
+"""Whether the row was inserted by this transaction, as far as the database tells: SQLite does not, and PostgreSQL not after a savepoint."""
 REMOVE = "DELETE FROM {table} WHERE marked_ms < :before_ms"
 
 
@@ -71,13 +74,15 @@ class Marks:
             LocalProtocolError: The id is no text.
             StateError: The connection commits each statement alone.
         """
-        return Database(db).perform(self._set(_checked(transaction_id)))
+        database = Database(db)
+        return database.perform(self._set(_checked(transaction_id), database.dialect))
 
     def decide(self, db: object, transaction_id: str) -> Any:
         """Tell whether the transaction was committed. If it has not been marked, it is rolled back from now on: a later `set` fails.
 
         The answer counts when the transaction of `db` is committed: tell nobody before. It has to be a transaction of its own, not the
-        local one: that would find its own mark, which may still be rolled back.
+        local one: that would find its own mark, which may still be rolled back (PostgreSQL notices that, unless there is a savepoint
+        between the two).
 
         Args:
             db: A connection or session, in a transaction of its own.
@@ -89,9 +94,11 @@ class Marks:
         Raises:
             ConfigError: The library is not supported.
             LocalProtocolError: The id is no text.
-            StateError: The connection commits each statement alone, or the row was removed meanwhile (`purge`): the answer is not known.
+            StateError: The connection commits each statement alone, it is in the local transaction, or the row was removed meanwhile
+                (`purge`): the answer is not known.
         """
-        return Database(db).perform(self._decide(_checked(transaction_id)))
+        database = Database(db)
+        return database.perform(self._decide(_checked(transaction_id), database.dialect))
 
     def purge(self, db: object, keep: timedelta = KEEP) -> Any:
         """Remove old rows.
@@ -116,18 +123,23 @@ class Marks:
         row = {"transaction_id": stored_name(transaction_id), "outcome": outcome, "marked_ms": self._clock.wall_ms()}
         return Statement(INSERT.format(table=self.table), row)
 
-    def _read(self, transaction_id: str) -> Statement:
-        return Statement(READ.format(table=self.table), {"transaction_id": stored_name(transaction_id)}, reads=True)
+    def _read(self, transaction_id: str, dialect: Dialect) -> Statement:
+        sql = READ.format(table=self.table, own=OWN[dialect])
+        return Statement(sql, {"transaction_id": stored_name(transaction_id)}, reads=True)
 
-    def _set(self, transaction_id: str) -> Steps[None]:
+    def _set(self, transaction_id: str, dialect: Dialect) -> Steps[None]:
         if not (yield self._insert(transaction_id, COMMIT)):
-            rows = yield self._read(transaction_id)
-            raise TransactionDecidedError(transaction_id, rolled_back=[outcome for (outcome,) in rows] != [COMMIT])
+            rows = yield self._read(transaction_id, dialect)
+            raise TransactionDecidedError(transaction_id, rolled_back=[outcome for outcome, _ in rows] != [COMMIT])
 
-    def _decide(self, transaction_id: str) -> Steps[bool]:
+    def _decide(self, transaction_id: str, dialect: Dialect) -> Steps[bool]:
         if (yield self._insert(transaction_id, ROLLBACK)):
             return False
-        for (outcome,) in (yield self._read(transaction_id)):
+        for outcome, own in (yield self._read(transaction_id, dialect)):
+            if own and outcome == COMMIT:
+                raise StateError(
+                    f"transaction {transaction_id} was marked in this transaction, which may be rolled back: ask in another one"
+                )
             return bool(outcome == COMMIT)
         raise StateError(f"transaction {transaction_id}: its row in {self.table} was removed while it was read: ask again")
 

@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import GivenId, MessageQueue, Producer, QueueUnavailableError, SendResult, StateError
-from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, SystemBusyError
+from lockstep.client import ConfigError, GivenId, LocalProtocolError, MessageQueue, Producer, QueueUnavailableError, SendResult, StateError
+from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, StaleEpochError, SystemBusyError
 from lockstep.protocol.messages.record import encode_record
-from support.fake_broker import FakeBroker, fake_cluster, ignore, refuse, respond_later, store_and_disconnect, store_without_response
+from support.fake_broker import (
+    FakeBroker,
+    fake_cluster,
+    ignore,
+    make_layout,
+    refuse,
+    respond_later,
+    store_and_disconnect,
+    store_without_response,
+)
 from support.loops import turns, until
 
 JOB = GivenId("0123456789abcdef" * 2, partition=3, epoch=7)
@@ -88,6 +97,67 @@ async def test_sequence_of_a_cancelled_frame_of_a_given_id_is_not_reused() -> No
             held[0]()
         assert broker.stored == [b"1"]
         assert isinstance(sends[2].result(), QueueUnavailableError)
+
+
+async def test_frame_with_an_epoch_begins_a_stream_also_after_one_that_failed() -> None:
+    async with a_job() as (broker, producer):
+        await producer.send_records(QUEUE, *frame(b"1"))
+        await producer.send_records(QUEUE, *frame(b"2"), epoch=8)
+        broker.script.append(refuse(NonDeterministicRetryError("other bytes")))
+        with pytest.raises(NonDeterministicRetryError):
+            await producer.send_records(QUEUE, *frame(b"3"), epoch=9)
+        await producer.send_records(QUEUE, *frame(b"4", b"5"), epoch=10)
+        await producer.send_records(QUEUE, *frame(b"6"))
+        assert [one.place for one in broker.sends] == [(7, 0), (8, 0), (9, 0), (10, 0), (10, 2)]
+        assert broker.stored == [b"1", b"2", b"4", b"5", b"6"]
+
+
+async def test_frame_of_an_epoch_is_stored_once_whichever_producer_repeats_it() -> None:
+    async with fake_cluster("a", topics={"t": 2}) as cluster:
+        for _ in range(2):
+            async with Producer("job", nameserver=cluster.nameserver, given_id=JOB) as producer:
+                for _ in range(2):
+                    await producer.send_records(QUEUE, *frame(b"1"), epoch=8)
+        async with Producer("job", nameserver=cluster.nameserver, given_id=JOB) as producer:
+            await producer.send_records(QUEUE, *frame(b"2"), epoch=9)
+            with pytest.raises(StaleEpochError):
+                await producer.send_records(QUEUE, *frame(b"1"), epoch=8)
+        assert cluster.brokers["a"].stored == [b"1", b"2"]
+        assert len({one.body for one in cluster.brokers["a"].sends[:4]}) == 1
+
+
+async def test_broker_is_asked_for_a_frame_with_an_epoch_whose_queue_the_layout_has_lost() -> None:
+    """It may have stored the frame before the queue was closed."""
+    async with fake_cluster("a", topics={"t": 2}) as cluster:
+        async with Producer("job", nameserver=cluster.nameserver, given_id=JOB) as producer:
+            await producer.send_records(QUEUE, *frame(b"1"), epoch=8)
+        cluster.put(make_layout("t", "a", queues=1, counter=2))
+        async with Producer("job", nameserver=cluster.nameserver, given_id=JOB) as producer:
+            assert (await producer.layout("t")).write_queues == (MessageQueue("t", "a", 0),)
+            result = await producer.send_records(QUEUE, *frame(b"1"), epoch=8)
+            assert (result.queue, result.queue_offset) == (QUEUE, 0)
+            with pytest.raises(LocalProtocolError, match="is not one of the 1 writable queues"):
+                await producer.send_records(QUEUE, *frame(b"2"))
+        assert cluster.brokers["a"].stored == [b"1"]
+
+
+async def test_epoch_needs_a_given_id_and_the_end_of_the_frame_before() -> None:
+    held: list[Callable[[], None]] = []
+    async with a_job() as (broker, producer):
+        with pytest.raises(ConfigError, match="epoch -1"):
+            await producer.send_records(QUEUE, *frame(b"1"), epoch=-1)
+        broker.script.append(respond_later(held))
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(producer.send_records(QUEUE, *frame(b"1"), epoch=8))
+            await until(lambda: held)
+            with pytest.raises(StateError, match="begin epoch 9 when its send has ended"):
+                await producer.send_records(QUEUE, *frame(b"2"), epoch=9)
+            held[0]()
+        assert first.result().queue_offset == 0
+        assert producer.in_flight_count == 0
+        async with Producer("job", client=producer._client) as other:
+            with pytest.raises(StateError, match="has no given_id, and epoch=8 is given"):
+                await other.send_records(QUEUE, *frame(b"1"), epoch=8)
 
 
 async def refused(send: Coroutine[Any, Any, SendResult]) -> SendResult | QueueUnavailableError:

@@ -75,7 +75,7 @@ def test_purge_removes_rows_that_are_older_than_it_is_told(db: sqlite3.Connectio
 
 def test_row_that_is_removed_while_it_is_read_gives_no_answer(db: sqlite3.Connection) -> None:
     marks = Marks()
-    steps = marks._decide("paid")
+    steps = marks._decide("paid", "sqlite")
     assert "INSERT" in next(steps).sql
     assert steps.send(0).reads
     with pytest.raises(StateError, match="ask again"):

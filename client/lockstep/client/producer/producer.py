@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -27,7 +27,7 @@ from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.messages.message import Message
 from lockstep.protocol.names import TIMER_TOPIC, check_group
-from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.event_loop import running_loop
 
@@ -521,29 +521,56 @@ class Producer(Life):
         finally:
             del waiting  # so does a future that fails
 
-    async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
+    async def layout(self, topic: str, *, timeout_ms: int | None = None) -> TopicLayout:
+        """Return the present layout of a topic: `write_queues` are those that take messages. RocketMQ: fetchPublishMessageQueues.
+
+        Args:
+            topic: The topic, which is created if the brokers allow that.
+            timeout_ms: The deadline in milliseconds. Default: 3,000 (`send_timeout_ms`).
+
+        Raises:
+            SendTimeoutError: No nameserver returned the route before the deadline.
+            TopicNotExistError: As in `send`.
+            StateError: The producer is not started, or is closed.
+        """
+        check_terms(timeout_ms, "stored")
+        return await self._started.layout(topic, timeout_ms)
+
+    async def send_records(
+        self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None, epoch: int | None = None
+    ) -> SendResult:
         """Send encoded records (record.py, with the broker's fields zero) as one frame to this queue.
 
         Frames of one queue are sent one after the other, as they were given, in the order of the calls. Await the first call for a topic:
         calls that wait for its route may overtake each other. With a `given_id`, a process that sends the same frames again has them stored
         once. Such a producer fails in cases in which another would begin a new epoch, and after a frame that failed or was cancelled it
-        sends nothing more to the queue.
+        sends nothing more to the queue, unless the next frame has an `epoch`.
 
         Args:
             queue: The queue to send to.
             records: The encoded records, one after the other.
             sizes: The size of each record in bytes.
             timeout_ms: The deadline in milliseconds. Default: 30,000.
+            epoch: The unit of work that begins with this frame, instead of the epoch of the `given_id`: from 0 on, below 2**63. The queue
+                may be one that takes no messages any more: its broker is asked whether it has stored the frame before that.
 
         Returns:
-            SendResult: The queue and offset at which the first record is stored.
+            SendResult: The queue and offset at which the first record is stored. The offset is −1 if the broker has stored the frame, but
+                has forgotten where.
 
         Raises:
+            ConfigError: The epoch is out of range.
+            StateError: `epoch` is given without a `given_id`, or while a frame of the queue has not ended.
+            StaleEpochError: The broker has stored a frame of a later epoch in this queue.
             NonDeterministicRetryError: The broker has stored other bytes for this frame.
             LocalProtocolError: `records` is not a series of records of these sizes, or does not fit a frame.
             SendError: As in `send` with a queue.
         """
-        return await self._started.send_records(queue, records, sizes, timeout_ms)
+        if epoch is not None:
+            if self._given_id is None:
+                raise StateError(f"producer {self.group} has no given_id, and epoch={epoch} is given: epochs belong to a given id")
+            replace(self._given_id, epoch=epoch)  # checks it
+        return await self._started.send_records(queue, records, sizes, timeout_ms, epoch)
 
     async def send_oneway(
         self,

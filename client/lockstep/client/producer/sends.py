@@ -27,7 +27,7 @@ from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import record_bounds, split_records
 from lockstep.protocol.messages.rooms import half_properties
 from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
-from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.host import Host
 
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
@@ -185,9 +185,18 @@ class Sends:
             check_durable(results)
         return results
 
-    async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
+    def known_layouts(self) -> dict[str, TopicLayout]:
+        """Return the present layout of each topic that is open."""
+        return {name: topic.layout for name, topic in self._open_topics.items()}
+
+    async def layout(self, topic: str, timeout_ms: int | None) -> TopicLayout:
+        return (await self._topics.open(topic, self._end_ms(self._clock.monotonic_ms(), timeout_ms, keyed=False))).layout
+
+    async def send_records(
+        self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None, epoch: int | None
+    ) -> SendResult:
         check_records(records, sizes)
-        begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
+        begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue, may_be_closed=epoch is not None)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=True)
         future: asyncio.Future[SendResult] = self._loop.create_future()
         encoded = EncodedRecords(records, sizes)
@@ -199,6 +208,12 @@ class Sends:
             machine = await self._wait_for_queue(topic, route, demand)
         except BaseException:  # re-raised
             machine.end_given_stream()
+            raise
+        try:
+            if epoch is not None:
+                machine.begin_epoch(epoch)
+        except StateError:
+            self._limit.release(pending.count, pending.held_bytes)
             raise
         self._shell.add(topic, machine, pending)
         try:

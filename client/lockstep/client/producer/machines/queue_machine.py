@@ -229,6 +229,12 @@ class QueueMachine:
         """Withdraw a send that is not written yet: it no longer counts as in flight. Return False if it does not wait here."""
         return self._buffer.fifo_of(pending).remove(pending)
 
+    def begin_epoch(self, epoch: int) -> None:
+        """Begin another unit of work of a given producer id. Raise StateError if a frame of the last one is not finished."""
+        if not self.idle:
+            raise StateError(f"{self.queue}: a frame is pending or in flight; begin epoch {epoch} when its send has ended")
+        self._sequencer.begin(epoch)
+
     def end_given_stream(self) -> None:
         """End the stream of a given producer id, because a frame failed unsent: no later one may take its sequence."""
         if self._sequencer.given:

@@ -29,13 +29,22 @@ class Route:
     """How a send is routed. Without `keys`: to any live queue. Otherwise to the queue that `pick` returns for a layout, or the named
     `queue`."""
 
-    __slots__ = ("keys", "pick", "queue")
+    __slots__ = ("keys", "may_be_closed", "pick", "queue")
 
-    def __init__(self, keys: Sequence[str] = (), pick: SelectQueue | None = None, queue: MessageQueue | None = None) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str] = (),
+        pick: SelectQueue | None = None,
+        queue: MessageQueue | None = None,
+        *,
+        may_be_closed: bool = False,
+    ) -> None:
         self.keys = keys
         """What counts as a key if a send fails: the sharding keys, or the whole queue. One key is that of all messages of this route."""
         self.pick = pick
         self.queue = queue
+        self.may_be_closed = may_be_closed
+        """The frame may be stored already, which only the broker of `queue` knows: it is asked also if the layout has no such queue."""
 
 
 UNKEYED = Route()

@@ -103,6 +103,15 @@ class Sequencer:
         self.crc = crc
         return SealedFrame(b"".join((opening, b"%08x" % crc, closing)), self.epoch, first, count, crc, before)
 
+    def begin(self, epoch: int) -> None:
+        """Begin another unit of work of a given producer id, at sequence 0. No sealed frame may be open."""
+        assert self.given
+        self.over = False
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.crc = 0
+        self._head = self._digits()
+
     def withdraw(self, frame: SealedFrame) -> None:
         """Reuse the sequences of a frame that is certainly not stored and of which no copy is on its way."""
         assert self.next_sequence == frame.first + frame.count

@@ -130,6 +130,8 @@ class TopicMachine:
             return self._machines[number] or self._machine(number)
         queue = route.queue if route.pick is None else route.pick(self.layout, QUEUE_WIDE)
         machine = None if queue is None else self.of_queue(queue)
+        if machine is None and queue is not None and route.may_be_closed:
+            machine = self._opened(queue)
         if machine is None:
             count = len(self.layout.write_queues)
             raise LocalProtocolError(
@@ -342,14 +344,17 @@ class TopicMachine:
         found = self._machines[number]
         if found is not None:
             return found
-        queue = self._writable.write_queues[number]
+        machine = self._machines[number] = self._opened(self._writable.write_queues[number])
+        return machine
+
+    def _opened(self, queue: MessageQueue) -> QueueMachine:
+        """Return the machine of a queue, which the layout may lack."""
         machine = self._by_queue.get(queue)
         if machine is None:
-            broker = self._brokers[queue.broker_name]
+            broker = self._brokers.setdefault(queue.broker_name, BrokerResponses(queue.broker_name))
             machine = QueueMachine(queue, broker, self._make_sequencer(), self._encoder, self._config, self._latencies)
             self._by_queue[queue] = machine
             machine.deletion = self.deletion
-        self._machines[number] = machine
         return machine
 
 
