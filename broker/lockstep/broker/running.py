@@ -118,14 +118,14 @@ LANES = {
     START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
     ROUTE_LANE: LaneLimits(concurrency=256, queue_max=4_096),
-    TRANSACTION_LANE: LaneLimits(concurrency=4, queue_max=4_096),
+    TRANSACTION_LANE: LaneLimits(concurrency=2, queue_max=4_096),
     RELAY_LANE: LaneLimits(concurrency=64, queue_max=256),
     PURGE_LANE: LaneLimits(concurrency=1, queue_max=16),
     REPLICA_LANE: LaneLimits(concurrency=2, queue_max=64),
 }
-"""At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
-tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back. A response in ROUTE_LANE
-waits for nameservers and one in RELAY_LANE for a member of a group; they use no thread, nor do purges."""
+"""At most eight searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
+tools, one LOCK of each of 1,024 members that start by time, thousands of messages that consumers send back, and of ends of transactions. A
+response in ROUTE_LANE waits for nameservers and one in RELAY_LANE for a member of a group; they use no thread, nor do purges."""
 TRIED_MAX = 16
 """Starts in a row that may end before it is certain that a nameserver has accepted them; of more, the latest are known."""
 

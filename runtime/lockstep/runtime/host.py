@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-THREADS_MAX = 21
+THREADS_MAX = 24
 """The maximum number of worker threads of one host: those that may wait for the disk at once in a broker (4 cold reads, 2 queries, 2
-starts by time, 2 messages sent back, 2 for replicas, 2 repairs, the scrub, a scrape, delayed messages, the sync of the log, a snapshot,
-retention) and a spare one, so that no sync for which sends wait is queued after a read. Each starts when it is first needed."""
+starts by time, 2 messages sent back, 2 ends of transactions, the questions about them, 2 for replicas, 2 repairs, the scrub, a scrape,
+delayed messages, the sync of the log, a snapshot, retention) and a spare one, so that no sync for which sends wait is queued after a read.
+Each starts when it is first needed."""
 IDLE_DAEMONS_MAX = 64
 """The maximum number of daemon threads kept for the next call of a plain listener: starting one costs several times as much as waking
 one."""

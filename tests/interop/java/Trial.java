@@ -240,14 +240,14 @@ public class Trial {
         }
     }
 
-    /** Transactions are refused with words. */
+    /** A message is delivered if its local transaction commits, also if only the broker's question learns that. */
     static void transaction(String topic) throws Exception {
         TransactionMQProducer transactional = new TransactionMQProducer("transactions");
         transactional.setNamesrvAddr(nameserver);
         transactional.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
-                return LocalTransactionState.COMMIT_MESSAGE;
+                return LocalTransactionState.valueOf((String) argument);
             }
 
             @Override
@@ -256,7 +256,12 @@ public class Trial {
             }
         });
         transactional.start();
-        requireRefusal("transactions are not supported", () -> transactional.sendMessageInTransaction(message(topic, "TagA", "1"), null));
+        for (String state : Arrays.asList("ROLLBACK_MESSAGE", "COMMIT_MESSAGE", "UNKNOW")) {
+            SendResult sent = transactional.sendMessageInTransaction(message(topic, "TagA", state), state);
+            require(sent.getSendStatus() == SendStatus.SEND_OK, "" + sent);
+        }
+        Set<String> got = consumeUntil(topic, "*", set("COMMIT_MESSAGE", "UNKNOW"));
+        require(!got.contains("ROLLBACK_MESSAGE"), "" + got);
         transactional.shutdown();
     }
 

@@ -16,15 +16,22 @@ from lockstep.broker.rocketmq_store.foreign_config import parse_fastjson
 from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.protocol.bodies import EndTransactionBody, HalfMessage
+from lockstep.protocol.codec.fastjson import read_fastjson
+from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
+from lockstep.protocol.headers.transactions import ROLLBACK, EndTransactionHeader
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.messages.rooms import half_properties, home_properties
+from lockstep.protocol.names import HALF_TOPIC
 from lockstep.runtime.files import ReadOnlyFiles
 from lockstep.runtime.host import Host
 from support.adoption import LEVEL_1, SECOND_MAGIC, contents, foreign_directory, offset_of, pull, start_fails, start_that_is_killed
 from support.foreign_store import FILE_BYTES, ForeignDirectory, topic_entry
 from support.until import until
-from support.whole_broker import dialled, running, settings
+from support.whole_broker import LAYOUT, dialled, running, settings
 
 
 @pytest.fixture
@@ -315,6 +322,24 @@ async def test_export_refuses_what_the_other_broker_would_lose(tmp_path: Path) -
     (root / "abort").touch()
     with pytest.raises(ExportError, match="was not stopped in order"):
         await export_store(Host.real(), str(root))
+
+
+async def test_export_waits_for_transactions_and_then_passes_over_half_messages(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    half = EndTransactionBody((HalfMessage(0, "id"),))
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        properties = home_properties("orders", 0, LAYOUT.began) + half_properties("shop", "") + b"UNIQ_KEY\x01id"
+        record = encode_record(HALF_TOPIC.encode(), 0, b"half", properties, born_ms=1)
+        header = SendRecordsHeader("orders", 0, 1, room=HALF_TOPIC, began=LAYOUT.began, producer_group="shop")
+        await client.done(RequestCode.SEND_RECORDS, header, record)
+    with pytest.raises(ExportError, match="1 half messages, whose transactions are not decided"):
+        await export_store(Host.real(), str(root))
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.done(RequestCode.END_TRANSACTION, EndTransactionHeader("shop", ROLLBACK), encode_body(half))
+    await export_store(Host.real(), str(root))
+    offsets = read_fastjson((root / "config" / "consumerOffset.json").read_bytes(), what="the offsets")["offsetTable"]
+    assert offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] == {0: 1}
 
 
 @pytest.mark.parametrize("identity", [CopyIdentity("a", Role.REPLICA), CopyIdentity("a", Role.MASTER, members={"b": "host:1"})])

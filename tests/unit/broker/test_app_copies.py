@@ -172,7 +172,7 @@ async def test_non_numeric_delay_level_is_rejected(tmp_path: Path) -> None:
         ("REAL_TOPIC", "property REAL_TOPIC is set by the broker"),
         ("REAL_QID", "property REAL_QID is set by the broker"),
         ("PGROUP", "property PGROUP is set by the broker"),
-        ("TRAN_MSG", "transactions are not supported"),
+        ("TRAN_MSG", "property TRAN_MSG is not true"),
         ("RETRY_TOPIC", "the properties RETRY_TOPIC, ORIGIN_MESSAGE_ID, RECONSUME_TIME are set by the broker"),
         ("__LS_REASON", "property names beginning with __LS_ are lockstep's own"),
     ],

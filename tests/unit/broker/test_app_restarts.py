@@ -215,7 +215,7 @@ async def refuse_term(*_: object) -> None:
 
 
 def test_thread_pool_has_a_free_thread_for_log_syncs() -> None:
-    single = ("a snapshot", "retention", "delayed messages", "the scrub", "a scrape")
+    single = ("a snapshot", "retention", "delayed messages", "the scrub", "a scrape", "check-back")
     in_lanes = sum(lane.concurrency for name, lane in LANES.items() if name not in (ROUTE_LANE, RELAY_LANE))
     others = COLD_COUNT_MAX + REPAIRS_AT_ONCE + in_lanes + len(single)
     assert others < THREADS_MAX

@@ -626,7 +626,7 @@ def missing(*_: object, **__: object) -> None:
 
 async def run_with_an_error(machine: TimerMachine, place: str, number: int, patch: pytest.MonkeyPatch) -> None:
     """Let `place` raise an unexpected error for one timer, alone or with others."""
-    deliver, read = machine.home.deliver_timers, machine.store.read_or_wait
+    deliver, read = machine.home.deliver_bound, machine.store.read_or_wait
 
     async def failing(topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
         result = await read(topic, queue_id, offset, max_count, max_bytes)
@@ -644,8 +644,8 @@ async def run_with_an_error(machine: TimerMachine, place: str, number: int, patc
     if place == "home":
         patch.setattr(
             machine.home,
-            "deliver_timers",
-            lambda home, bound: missing() if any(each.offset == number for each in bound.timers) else deliver(home, bound),
+            "deliver_bound",
+            lambda room, home, bound: missing() if any(each.offset == number for each in bound.waiting) else deliver(room, home, bound),
         )
     else:
         patch.setattr(machine.store, "read_or_wait", failing)

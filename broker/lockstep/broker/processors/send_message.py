@@ -219,7 +219,9 @@ class SendMessageProcessor:
                 raise MessageIllegalError(f"property {names[0]}: lockstep's clients send it with SEND_RECORDS")
             if names and (retry or header.batch):
                 raise MessageIllegalError(f"property {names[0]}: send the message alone, and to no topic of retries")
-        half = is_half(header)
+        half = has_property(header.properties, TRAN_MSG)
+        if half and not is_half(header):
+            raise MessageIllegalError(f"property {TRAN_MSG} is not true: leave it out of a message that is not of a transaction")
         if half and request.is_native:
             raise MessageIllegalError("lockstep's clients send the messages of a transaction with SEND_RECORDS")
         if half and (retry or header.batch):

@@ -32,7 +32,7 @@ from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity,
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import CUSTOM_QUEUE_ID_BASE, format_delay, queue_delay_ms
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC, is_system_topic
+from lockstep.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, STATE_TOPIC, is_system_topic
 from lockstep.runtime.host import Host
 
 ADVICE = "stop it first: what it writes later would not be in the export"
@@ -52,6 +52,10 @@ NEW_GROUP: dict[str, Any] = {
     "retryQueueNums": 1,
     "whichBrokerWhenConsumeSlowly": 1,
 }
+
+
+HALF_PROGRESS = f"{HALF_TOPIC}@CID_RMQ_SYS_TRANS"
+"""The progress of RocketMQ's broker in half messages. RocketMQ: MixAll.CID_SYS_RMQ_TRANS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,12 @@ async def export_store(host: Host, root: str) -> Exported:
         _check(store, state, root)
         plain = read_plain(directory)
         now_ms = host.clock.wall_ms()
-        topics, groups, offsets, delays = _topics(state, plain), _groups(state, plain), _offsets(state, plain), _delays(state, store, plain)
+        topics, groups, offsets, delays = (
+            _topics(state, plain),
+            _groups(state, plain),
+            _offsets(state, store, plain),
+            _delays(state, store, plain),
+        )
         tables: dict[str, dict[str, Any]] = {
             OFFSETS: {"offsetTable": offsets},
             DELAYS: {"offsetTable": delays},
@@ -146,6 +155,11 @@ def _check(store: Store, state: BrokerState, root: str) -> None:
             f"store {root} has {count} messages that wait for a delay of any length, which RocketMQ's broker would not find: it "
             "would never deliver them. Run this broker until they are due, or recall them"
         )
+    if count := len(state.transactions):
+        raise ExportError(
+            f"store {root} has {count} half messages, whose transactions are not decided: RocketMQ's broker would deliver or drop all that "
+            "it finds in their topic. Run this broker until their producers have answered, or decide with `lockstep tx`"
+        )
     unknown = [
         format_delay(queue_delay_ms(queue_id))
         for queue_id in store.queue_ids(SCHEDULE_TOPIC)
@@ -190,10 +204,12 @@ def _groups(state: BrokerState, plain: dict[str, Any]) -> dict[str, Any]:
     return groups
 
 
-def _offsets(state: BrokerState, plain: dict[str, Any]) -> dict[str, Any]:
+def _offsets(state: BrokerState, store: Store, plain: dict[str, Any]) -> dict[str, Any]:
     offsets = {key: value for key, value in plain.get(OFFSETS, {}).get("offsetTable", {}).items() if _is_foreign(key)}
     for (group, topic, queue_id), progress in state.coordination.state.progress:
         offsets.setdefault(f"{topic}@{group}", {})[queue_id] = progress.offset
+    if halves := store.end_offset(HALF_TOPIC, 0):
+        offsets[HALF_PROGRESS] = {0: halves}  # all of them have ended, and RocketMQ's broker finds no op messages of ours
     return offsets
 
 
