@@ -208,6 +208,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.QUERY_ASSIGNMENT: (None, None),
     R.RECALL_MESSAGE: (send.RecallMessageHeader, None),
     R.END_TRANSACTION: (transactions.EndTransactionHeader, bodies.EndTransactionBody),
+    R.LIST_HALVES: (transactions.ListHalvesHeader, None),
     R.CHECK_TRANSACTION_STATE: (transactions.CheckTransactionHeader, None),
 }
 """Header and body of every request. The bodies of RocketMQ's tools, which are JSON, are in tests/sim/java/topics.txt."""
@@ -267,6 +268,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, bodies.TopicList),
     R.RECALL_MESSAGE: (send.RecallMessageReply, None),
     R.END_TRANSACTION: (None, bodies.EndTransactionReply),
+    R.LIST_HALVES: (None, bodies.HalfPage),
 }
 """Header and body of every response that has one."""
 

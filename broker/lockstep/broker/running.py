@@ -51,6 +51,7 @@ from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.replication import ReplicaServerProcessor, StatusOfCopyProcessor
 from lockstep.broker.processors.rooms.check_back import CheckBack
 from lockstep.broker.processors.rooms.end_transaction import TRANSACTION_LANE, EndTransactionProcessor
+from lockstep.broker.processors.rooms.list_halves import ListHalvesProcessor
 from lockstep.broker.processors.rooms.recall import RecallProcessor
 from lockstep.broker.processors.rooms.waiting import WaitingProcessor
 from lockstep.broker.processors.send import SendProcessor
@@ -314,6 +315,7 @@ class RunningBroker:
             pulls,
             QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
+            ListHalvesProcessor(store, state.transactions, self.checks.is_expired),
             EndTransactionProcessor(store, state.transactions, self.home, self.checks.ask_soon),
             WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),
             PurgeProcessor(store, state, self.maintenance.move_groups),

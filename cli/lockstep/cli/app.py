@@ -27,6 +27,7 @@ MODULES = (
     "top",
     "delays",
     "timer",
+    "tx",
     "store",
     "broker",
     "replica",

@@ -20,10 +20,13 @@ from lockstep.protocol.bodies import (
     ChangeSettings,
     ClusterInfo,
     CreateTopicReply,
+    EndTransactionBody,
     GroupEvent,
     GroupEvents,
     GroupSettings,
     GroupStatusReply,
+    HalfMessage,
+    HalfPage,
     OffsetRange,
     Overview,
     ParkControlBody,
@@ -78,6 +81,7 @@ from lockstep.protocol.headers.routes import (
 )
 from lockstep.protocol.headers.send import RecallMessageHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.headers.transactions import EndTransactionHeader, ListHalvesHeader
 from lockstep.protocol.names import READER_GROUP
 from lockstep.protocol.responses import checked, pulled
 from lockstep.protocol.topics.queue import TopicLayout
@@ -379,6 +383,14 @@ class AdminClient:
     async def list_waiting(self, broker: BrokerAddress, header: ListWaitingHeader) -> WaitingPage:
         """Return messages that wait at one broker for any delay or until a time of day, in the order in which they are due."""
         return decode_body(WaitingPage, (await self.request(broker, RequestCode.LIST_WAITING, header)).body)
+
+    async def list_halves(self, broker: BrokerAddress, header: ListHalvesHeader) -> HalfPage:
+        """Return half messages of one broker whose transactions are not decided, in the order in which they were sent."""
+        return decode_body(HalfPage, (await self.request(broker, RequestCode.LIST_HALVES, header)).body)
+
+    async def end_half(self, broker: BrokerAddress, header: EndTransactionHeader, half: HalfMessage) -> None:
+        """Commit a half message or roll it back. Raise the errors of END_TRANSACTION."""
+        await self.request(broker, RequestCode.END_TRANSACTION, header, encode_body(EndTransactionBody((half,))))
 
     async def recall(self, broker: BrokerAddress, topic: str, handle: str) -> None:
         """Take back a message that waits. Raise TooLateToRecallError if it does not, and QueryNotFoundError if there is no such message."""

@@ -19,11 +19,12 @@ from lockstep.operations.changes.replay import DeadLetterReplay, ReplayTarget
 from lockstep.operations.changes.replica_forget import ReplicaForget
 from lockstep.operations.changes.replica_promote import ReplicaPromote
 from lockstep.operations.changes.send import MessageSend
-from lockstep.operations.changes.timer_recall import TimerRecall
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
 from lockstep.operations.changes.topic_purge import TopicPurge
+from lockstep.operations.changes.waiting.timer_recall import TimerRecall
+from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionRollback
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
 from support.commands import every_command
@@ -47,6 +48,8 @@ FILLED: list[Operation] = [
     ReplicaForget(broker="-a", member="0123456789abcdef", yes=True),
     TimerRecall(handle="djEgYQ=="),
     TimerRecall(topic="orders", key="-k", yes=True),
+    TransactionCommit(transaction_id="0ddf15a9", reason="paid by phone", yes=True),
+    TransactionRollback(transaction_id="0ddf15a9"),
 ]
 
 

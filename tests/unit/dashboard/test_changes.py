@@ -621,6 +621,8 @@ async def test_brokers_that_are_away_are_said_before_anything_is_changed(lockste
                 "broker": "a",
                 "member": "b",
                 "key": "k",
+                "transaction_id": "i",
+                "reason": "r",
             }
             got = await on.planned(name, **given)
             assert "nameserver" in got, name

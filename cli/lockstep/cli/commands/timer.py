@@ -1,4 +1,4 @@
-"""lockstep timer ls. `timer recall` is declared in operations/changes/timer_recall.py."""
+"""lockstep timer ls. `timer recall` is declared in operations/changes/waiting/timer_recall.py."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from lockstep.cli.change_command import add_changes
 from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, print_error, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.operations.changes.timer_recall import TimerRecall
+from lockstep.operations.changes.waiting.timer_recall import TimerRecall
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.messages.timers import TimerCriteria, TimerList, WaitingTimer, list_timers, timers_json
 from lockstep.operations.targets import parse_due

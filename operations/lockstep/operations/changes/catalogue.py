@@ -14,12 +14,13 @@ from lockstep.operations.changes.replay import DeadLetterReplay
 from lockstep.operations.changes.replica_forget import ReplicaForget
 from lockstep.operations.changes.replica_promote import ReplicaPromote
 from lockstep.operations.changes.send import MessageSend
-from lockstep.operations.changes.timer_recall import TimerRecall
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_delete import TopicDelete
 from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
 from lockstep.operations.changes.topic_purge import TopicPurge
+from lockstep.operations.changes.waiting.timer_recall import TimerRecall
+from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionRollback
 
 CHANGES: tuple[type[Operation], ...] = (
     TopicCreate,
@@ -29,6 +30,8 @@ CHANGES: tuple[type[Operation], ...] = (
     TopicForgetDeleted,
     MessageSend,
     TimerRecall,
+    TransactionCommit,
+    TransactionRollback,
     GroupReset,
     GroupClone,
     GroupForget,

@@ -84,7 +84,14 @@ from lockstep.protocol.bodies.routes import (
     TopicRoute,
 )
 from lockstep.protocol.bodies.running import RunningCall, RunningInfo, RunningQueue
-from lockstep.protocol.bodies.transactions import CommittedPlace, EndTransactionBody, EndTransactionReply, HalfMessage
+from lockstep.protocol.bodies.transactions import (
+    CommittedPlace,
+    EndTransactionBody,
+    EndTransactionReply,
+    HalfMessage,
+    HalfPage,
+    HalfRow,
+)
 from lockstep.protocol.bodies.waiting import WaitingPage, WaitingRow
 
 __all__ = [
@@ -119,6 +126,8 @@ __all__ = [
     "GroupSummary",
     "GroupView",
     "HalfMessage",
+    "HalfPage",
+    "HalfRow",
     "HeartbeatBody",
     "HeartbeatReply",
     "JoinRefusal",

@@ -38,3 +38,20 @@ class CheckTransactionHeader:
     msg_id: str
     transaction_id: str
     offset_msg_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListHalvesHeader:
+    """LIST_HALVES (30027). The response's body is a HalfPage."""
+
+    topic: str | None = None
+    """None: of all topics."""
+    producer_group: str | None = None
+    transaction_id: str | None = None
+    """Only the messages of this transaction, or the one with this UNIQ_KEY."""
+    expired: bool = False
+    """Only those that are too old to be asked about."""
+    cursor: int = 0
+    """`HalfPage.cursor` of the response before."""
+    limit: int = 100
+    """The largest number of rows: 1 to 1,000."""

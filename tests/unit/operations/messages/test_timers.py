@@ -10,7 +10,7 @@ from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.timer import _list
 from lockstep.client import Message, MessageQueue, Producer
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.timer_recall import AT_ONCE, LISTED_MAX, TimerRecall
+from lockstep.operations.changes.waiting.timer_recall import AT_ONCE, LISTED_MAX, TimerRecall
 from lockstep.operations.errors import OperationError
 from lockstep.operations.messages import timers
 from lockstep.operations.messages.timers import Position, TimerCriteria, TimerList, format_positions, list_timers, parse_positions

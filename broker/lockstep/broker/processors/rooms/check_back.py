@@ -59,8 +59,10 @@ class CheckBack:
         self._wake = asyncio.Event()
         self.asked_count = 0
         """Questions since the start."""
-        self.expired: dict[int, None] = {}
-        """Offsets of messages that are too old to be asked about."""
+
+    def is_expired(self, half: OpenHalf) -> bool:
+        """Return whether a half message is too old to be asked about."""
+        return self._store.now_ms() - self._table.present_ms(half) > self.terms()[1] * HOUR_MS
 
     def on_arrival(self) -> None:
         """Report new half messages."""
@@ -92,7 +94,6 @@ class CheckBack:
         half, now_ms = self._table.find(offset), self._clock.monotonic_ms()
         if half is None:
             self._schedule.forget(offset)
-            self.expired.pop(offset, None)
             return
         try:
             data = await self._records.read(half.offset)
@@ -109,8 +110,7 @@ class CheckBack:
     def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes, asked: dict[int, int]) -> None:
         now_ms, age_ms = self._clock.monotonic_ms(), self._store.now_ms() - self._table.present_ms(half)
         properties = decode_properties(record.properties)
-        _, hours_max = self.terms()
-        if age_ms > hours_max * HOUR_MS:
+        if self.is_expired(half):
             self._expire(offset, found)
             return
         rest_ms = immunity_ms(properties.get(CHECK_IMMUNITY, "")) - age_ms
@@ -133,7 +133,7 @@ class CheckBack:
         self._schedule.put_asked(offset, now_ms)
 
     def _expire(self, offset: int, found: RoomProperties) -> None:
-        self.expired[offset] = None
+        self._schedule.forget(offset)
         facts = {"topic": found.topic.decode(), "group": found.group.decode(), "offset": offset}
         then = "nobody is asked any more: `lockstep tx ls` lists it, `lockstep tx commit` and `rollback` decide"
         log_limited(log, "warning", "transaction.expired", **facts, then=then)

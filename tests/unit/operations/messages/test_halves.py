@@ -1,0 +1,80 @@
+"""lockstep tx ls | commit | rollback: the transactions of which no producer has said how they have ended."""
+
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from lockstep.broker.processors.rooms import check_back
+from lockstep.cli.change_command import carry_out
+from lockstep.cli.commands.tx import _list
+from lockstep.client import Message, Transaction, TransactionProducer, TransactionStatus
+from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionEnd, TransactionRollback
+from lockstep.protocol.headers.transactions import ListHalvesHeader
+from lockstep.testing import TestCluster
+from support.delayed import listening
+from support.ended_command import Run
+
+UNKNOWN = TransactionStatus.UNKNOWN
+
+
+def ls(cluster: TestCluster, *, limit: int = 100, as_json: bool = False, **wanted: Any) -> Coroutine[Any, Any, None]:
+    return _list(ListHalvesHeader(**wanted), limit, cluster.nameserver, as_json)  # type: ignore[arg-type]
+
+
+def end(cluster: TestCluster, change: TransactionEnd, *, dry_run: bool = False, as_json: bool = False) -> Coroutine[Any, Any, None]:
+    return carry_out(change, cluster.nameserver, dry_run=dry_run, as_json=as_json)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def undecided(cluster: TestCluster, *names: str) -> AsyncIterator[Transaction]:
+    """Yield a transaction with these messages, of which its producer knows nothing."""
+    producer = TransactionProducer("shop", nameserver=cluster.nameserver)
+    producer.check(lambda *_: UNKNOWN)
+    async with producer:
+        block = await producer.transaction().__aenter__()
+        for name in names:
+            await block.send(Message("orders", name.encode(), sharding_key=name, keys=[f"key-{name}"], tags="paid"))
+        block.status = UNKNOWN
+        producer._ended_block(block)
+        yield block
+
+
+async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_back, "HOUR_MS", 60_000)
+    cluster = lockstep_cluster
+    async with listening(cluster), undecided(cluster, *"abcdef") as block:
+        shown = await run(ls(cluster))
+        assert [line[5] for line in shown.lines[1:]] == [f"key-{name}" for name in "abcdef"]
+        assert {(line[1], line[3], line[6], line[8]) for line in shown.lines[1:]} == {("orders", block.id, "shop", "yes")}
+        found = (await run(ls(cluster, as_json=True, topic="orders", producer_group="shop", transaction_id=block.id))).json
+        assert (len(found["messages"]), found["open"], found["complete"], found["failed"]) == (6, 6, True, {})
+        assert {(each["tags"], each["expired"]) for each in found["messages"]} == {("paid", False)}
+        one = found["messages"][3]["message_id"]
+        assert [each["message_id"] for each in (await run(ls(cluster, as_json=True, transaction_id=one))).json["messages"]] == [one]
+        for other in ({"producer_group": "other"}, {"transaction_id": "other"}, {"expired": True}):
+            assert "no such half message waits" in (await run(ls(cluster, **other))).out
+        assert "these are the first 2 of 6" in (await run(ls(cluster, limit=2))).out
+        await cluster.advance(minutes=25)
+        assert len((await run(ls(cluster, as_json=True, expired=True))).json["messages"]) == 6
+        assert "too old" in (await run(ls(cluster))).out
+        assert "no-such-topic" in (await run(ls(cluster, topic="no-such-topic"))).error
+
+
+@pytest.mark.parametrize("change", [TransactionCommit, TransactionRollback])
+async def test_transaction_is_decided_by_hand(lockstep_cluster: TestCluster, run: Run, change: type[TransactionEnd]) -> None:
+    cluster = lockstep_cluster
+    async with listening(cluster) as (_, seen), undecided(cluster, "a", "b") as block:
+        assert "say why by --reason" in (await run(end(cluster, change(transaction_id=block.id, yes=True)))).error
+        plan = change(transaction_id=block.id, reason="by phone")
+        assert f"2 messages of transaction {block.id} (orders) {change.effect}." in (await run(end(cluster, plan, dry_run=True))).out
+        assert "nothing was changed: to do it, run `lockstep tx" in (await run(end(cluster, plan))).error
+        await cluster.advance(seconds=5)
+        assert not seen
+        done = await run(end(cluster, change(transaction_id=block.id, reason="by phone", yes=True)))
+        assert f"2 messages of transaction {block.id} were {change.done}" in done.out
+        await cluster.advance(seconds=5)
+        assert sorted(message.body for _, message in seen) == ([b"a", b"b"] if change is TransactionCommit else [])
+        again = await run(end(cluster, change(transaction_id=block.id, reason="by phone", yes=True)))
+        assert "no half message of transaction" in again.out
