@@ -12,6 +12,7 @@ from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.processors.rooms.end_transaction import TRANSACTION_LANE, EndTransactionProcessor
 from lockstep.broker.processors.rooms.recall import RecallProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
@@ -22,17 +23,20 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import ReadResult, Store
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.write_holds import WriteHolds
+from lockstep.protocol.bodies import EndTransactionBody, EndTransactionReply, HalfMessage
 from lockstep.protocol.codec import CODECS
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.delays import LEVELS_MS
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.send import RecallMessageHeader, SendRecordsHeader, SendRecordsReply
+from lockstep.protocol.headers.transactions import EndTransactionHeader
 from lockstep.protocol.messages.recall import RecallHandle
 from lockstep.protocol.messages.record import RecordView, encode_record, split_records
-from lockstep.protocol.messages.rooms import home_properties
+from lockstep.protocol.messages.rooms import half_properties, home_properties
 from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
-from lockstep.protocol.names import TIMER_TOPIC
+from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LaneLimits
@@ -106,6 +110,8 @@ class TimerMachine:
         self.sequences: dict[tuple[str, str, int], FrameSequence] = {}
         """(Producer id, topic, queue id) → its last frame."""
         self.sent = 0
+        self.asked_soon: list[int] = []
+        """Offsets of half messages whose senders do not know the outcome."""
 
     # -- starts and ends -------------------------------------------------------------------------
 
@@ -133,6 +139,7 @@ class TimerMachine:
         self.home = HomeDelivery(store, topics)
         self.timers = RestingDelivery(store, state.timers, self.home, clock)
         self.carry = RoomCarry(store, TIMER_TOPIC, state.timers)
+        self.half_carry = RoomCarry(store, HALF_TOPIC, state.transactions)
         delays = DelayedDelivery(store, state.delays, topics, self.home, LEVELS_MS)
         failed = FailedMessages(store, state.coordination, delays, topics)
         creator = TopicProcessor(state.topics, self.holds, clock, auto_create=False)
@@ -143,8 +150,10 @@ class TimerMachine:
             SendProcessor(state.sequences, frames),
             SendMessageProcessor(frames, creator, failed, self.host.random, connections, broker_name=BROKER, cluster="DefaultCluster"),
             RecallProcessor(store, state.timers, BROKER),
+            EndTransactionProcessor(store, state.transactions, self.home, self.asked_soon.append),
         ]
-        self.dispatcher = Dispatcher(processors, store.writer, {QUERY_LANE: LaneLimits(concurrency=2, queue_max=256)})
+        lanes = {name: LaneLimits(concurrency=2, queue_max=256) for name in (QUERY_LANE, TRANSACTION_LANE)}
+        self.dispatcher = Dispatcher(processors, store.writer, lanes)
         store.writer.on_arrival = lambda topic, _queue_id: self.timers.on_arrival() if topic == TIMER_TOPIC else None
 
     async def stop(self) -> None:
@@ -237,6 +246,29 @@ class TimerMachine:
         """Send one timer. Return its recall handle."""
         return (await self.send((body, timer), **how))[0]
 
+    async def half(self, body: bytes, *, topic: str = "orders", queue_id: int = 2, group: str = "shop") -> HalfMessage:
+        """Send a half message as lockstep's clients do. Return how END_TRANSACTION names it."""
+        layout, unique = self.state.topics.require_layout(topic), f"ID{self.sent:06}"
+        self.sent += 1
+        properties = home_properties(topic, queue_id, layout.began) + half_properties(group, "") + f"UNIQ_KEY\x01{unique}".encode()
+        record = encode_record(HALF_TOPIC.encode(), 0, body, properties, born_ms=1)
+        wanted = FrameSequence(f"{self.sent:032x}", 0, 1, 0, 1, True, 0)
+        frame, sealed = seal_frame([record], wanted, 0)
+        sequence = sealed.producer_id, sealed.partition, sealed.epoch, sealed.first, sealed.first_known, sealed.crc
+        room: dict[str, Any] = {"room": HALF_TOPIC, "began": layout.began, "producer_group": group, "durable": True}
+        response = await self.ask(RequestCode.SEND_RECORDS, SendRecordsHeader(topic, queue_id, 1, None, None, *sequence, **room), frame)
+        assert response.code == ResponseCode.SUCCESS, response.remark
+        return HalfMessage(from_plain(SendRecordsReply, response.fields).queue_offset, unique)
+
+    async def end(self, outcome: int, *halves: HalfMessage, group: str = "shop") -> tuple[int, list[tuple[int, int]]]:
+        """End half messages. Return the code of the response, and the places that it has."""
+        body = encode_body(EndTransactionBody(halves))
+        response = await self.ask(RequestCode.END_TRANSACTION, EndTransactionHeader(group, outcome), body)
+        if response.code != ResponseCode.SUCCESS:
+            return response.code, []
+        places = decode_body(EndTransactionReply, response.body).places
+        return response.code, [(each.queue_id, each.offset) for each in places]
+
     async def recall(self, handle: str, topic: str = "orders") -> Command:
         return await self.ask(RequestCode.RECALL_MESSAGE, RecallMessageHeader(topic, handle))
 
@@ -313,7 +345,11 @@ class TimerMachine:
     async def remove_old(self) -> None:
         """Run a round of retention, after two snapshots: it keeps what the older one needs."""
         await self.two_snapshots()
-        await self.store.retention(self.store.safe_now_ms(), self.carry.carry_before)
+
+        async def carry_before(position: int) -> int:
+            return await self.half_carry.carry_before(await self.carry.carry_before(position))
+
+        await self.store.retention(self.store.safe_now_ms(), carry_before)
 
 
 def due_ms(timer: bytes, store_ms: int) -> int:

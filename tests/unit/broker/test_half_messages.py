@@ -1,0 +1,150 @@
+"""Half messages over restarts, power cuts and retention: committed once or never, and an outcome never changes."""
+
+from typing import Any
+
+import pytest
+
+from lockstep.protocol.bodies import HalfMessage
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.names import HALF_TOPIC
+from support.effort import seeds
+from support.store_kit import BORN_HOST, confirmed
+from support.timer_machine import TimerMachine
+
+OK, NOT_FOUND, BUSY = ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_BUSY
+COMMITTED, ROLLED_BACK = ResponseCode.TRANSACTION_SHOULD_COMMIT, ResponseCode.TRANSACTION_SHOULD_ROLLBACK
+RESTARTS = ["", "log", "snapshot"]
+
+
+async def again(machine: TimerMachine, restarts: str) -> None:
+    """Start the broker again after a kill: from the log alone, from a snapshot, or not."""
+    if restarts:
+        await machine.restart(snapshot=restarts == "snapshot")
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+async def test_committed_messages_are_stored_once_in_their_order_whatever_is_repeated(restarts: str) -> None:
+    machine = await TimerMachine().start()
+    halves = [await machine.half(b"m%d" % number) for number in range(3)]
+    assert await machine.arrived() == []
+    await again(machine, restarts)
+    assert len(machine.state.transactions) == 3
+    places = [(2, 0), (2, 1), (2, 2)]
+    assert await machine.end(COMMIT, *halves) == (OK, places)
+    assert await machine.arrived() == [b"m0", b"m1", b"m2"]
+    for _ in range(2):
+        await again(machine, restarts)
+        assert await machine.end(COMMIT, *halves) == (OK, places), "the first answer"
+        assert await machine.end(ROLLBACK, halves[1]) == (COMMITTED, [])
+        assert (await machine.arrived(), len(machine.state.transactions)) == ([b"m0", b"m1", b"m2"], 0)
+    records = await machine.records()
+    assert {record.properties for record in records} == {
+        f"__LS_FROM\x01h{half_code(record)}:{each.offset}\x02UNIQ_KEY\x01{each.message_id}".encode()
+        for record, each in zip(records, halves, strict=True)
+    }
+    await machine.stop()
+
+
+def half_code(record: Any) -> str:
+    """Return the due code in the first property of a committed message."""
+    return bytes(record.properties).partition(b"\x01h")[2].partition(b":")[0].decode()
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+async def test_message_that_is_rolled_back_is_never_stored(restarts: str) -> None:
+    machine = await TimerMachine().start()
+    half = await machine.half(b"never")
+    assert await machine.end(ROLLBACK, half) == (OK, [(-1, -1)])
+    for _ in range(2):
+        await again(machine, restarts)
+        assert await machine.end(COMMIT, half) == (ROLLED_BACK, [])
+        assert await machine.end(ROLLBACK, half) == (OK, [(-1, -1)])
+        assert (await machine.arrived(), len(machine.state.transactions)) == ([], 0)
+    await machine.stop()
+
+
+async def test_end_of_another_message_changes_nothing() -> None:
+    machine = await TimerMachine().start()
+    half = await machine.half(b"m")
+    assert await machine.end(COMMIT, half, group="other") == (ResponseCode.TRANSACTION_STATE_GROUP_WRONG, [])
+    assert await machine.end(COMMIT, HalfMessage(half.offset, "ID999999")) == (NOT_FOUND, [])
+    assert await machine.end(COMMIT, HalfMessage(half.offset + 1, half.message_id)) == (NOT_FOUND, [])
+    assert await machine.end(5, half) == (ResponseCode.MESSAGE_ILLEGAL, [])
+    assert await machine.end(COMMIT) == (ResponseCode.MESSAGE_ILLEGAL, [])
+    assert await machine.end(UNKNOWN, half) == (OK, [])
+    assert (await machine.arrived(), machine.asked_soon, len(machine.state.transactions)) == ([], [half.offset], 1)
+    await machine.stop()
+
+
+@pytest.mark.parametrize("seed", seeds(8, 100))
+async def test_power_cut_after_a_commit_leaves_the_message_once_or_open(seed: int) -> None:
+    """The half message is on the disk, its copy may not be: then it is committed again."""
+    machine = await TimerMachine(seed).start()
+    halves = [await machine.half(b"m%d" % number) for number in range(4)]
+    assert (await machine.end(COMMIT, *halves[:3]))[0] == OK
+    await machine.restart(power=True)
+    stored = await machine.arrived()
+    assert stored == [b"m0", b"m1", b"m2"][: len(stored)]
+    assert len(machine.state.transactions) == 4 - len(stored)
+    assert (await machine.end(COMMIT, *halves))[0] == OK
+    assert await machine.arrived() == [b"m0", b"m1", b"m2", b"m3"]
+    await machine.stop()
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+@pytest.mark.parametrize("rounds", [1, 3])
+async def test_half_message_is_carried_past_retention_and_ended_by_its_first_offset(rounds: int, restarts: str) -> None:
+    machine = await TimerMachine(segment_bytes=32 << 10, retention_ms=60_000, tail_bytes=8 << 10).start()
+    halves = [await machine.half(b"m%d" % number) for number in range(3)]
+    for _ in range(rounds):
+        await machine.fill(2)
+        await machine.pass_ms(100_000, step_ms=10_000)
+        await machine.fill(1)
+        before, _ = machine.store.log_bounds
+        await machine.remove_old()
+        assert machine.store.log_bounds[0] > before
+        await again(machine, restarts)
+    assert machine.store.bounds(HALF_TOPIC, 0) == (3 * rounds, 3 * rounds + 3)
+    assert len(machine.state.transactions) == 3
+    for _ in range(2):
+        assert await machine.end(COMMIT, *halves[:2]) == (OK, [(2, 0), (2, 1)])
+        assert await machine.end(ROLLBACK, halves[2]) == (OK, [(-1, -1)])
+    assert (await machine.arrived(), len(machine.state.transactions)) == ([b"m0", b"m1"], 0)
+    await machine.stop()
+
+
+async def test_commit_to_a_topic_that_was_deleted_rolls_back() -> None:
+    machine = await TimerMachine().start()
+    gone, created_again = await machine.half(b"gone"), await machine.half(b"again")
+    machine.create_topic("orders", 2, queues=0)
+    assert await machine.end(COMMIT, gone) == (ROLLED_BACK, [])
+    machine.create_topic("orders", 3)
+    assert await machine.end(COMMIT, created_again) == (ROLLED_BACK, [])
+    assert (await machine.arrived(), len(machine.state.transactions)) == ([], 0)
+    await machine.stop()
+
+
+async def test_commit_waits_while_the_writes_of_its_topic_are_held() -> None:
+    machine = await TimerMachine().start()
+    half = await machine.half(b"m")
+    machine.holds.hold("orders", "mover", 10_000, machine.clock.boot_ms())
+    assert await machine.end(COMMIT, half) == (BUSY, [])
+    assert len(machine.state.transactions) == 1
+    await machine.pass_ms(11_000, step_ms=11_000)
+    assert await machine.end(COMMIT, half) == (OK, [(2, 0)])
+    await machine.stop()
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+async def test_half_message_of_rocketmqs_broker_does_not_wait(restarts: str) -> None:
+    """Its record has no checksum, and other properties first."""
+    machine = await TimerMachine().start()
+    record = encode_record(HALF_TOPIC.encode(), 0, b"m", b"TRAN_MSG\x01true\x02REAL_TOPIC\x01orders\x02REAL_QID\x010", born_ms=1)
+    with pytest.raises(Exception, match="do not say when it is due"):
+        machine.store.append_frame(HALF_TOPIC, 0, record, 1, born_host=BORN_HOST, trusted=True)
+    await confirmed(machine.store)
+    await again(machine, restarts)
+    assert len(machine.state.transactions) == 0
+    await machine.stop()
