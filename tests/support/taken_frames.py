@@ -36,7 +36,7 @@ def check_take(frame: bytes, count: int, topic: TopicField = ORDERS, queue_id: i
     assert native == python, (frame, count)
     tail = bytearray()
     *given, room = (DEFAULT | arguments).values()
-    home, due_max = (b"", 0) if room is None else (room.home, STORED_MS + room.wait_max_ms)
+    home, due_max = (b"", None) if room is None else (room.home, room.due_max(STORED_MS))
     values = [*given, home, due_max]
     direct = kernels.take_frame(tail, frame, count, topic.field, queue_id, *values)
     assert direct is None or direct == python[0]
