@@ -110,6 +110,8 @@ class TimerMachine:
         self.sequences: dict[tuple[str, str, int], FrameSequence] = {}
         """(Producer id, topic, queue id) → its last frame."""
         self.sent = 0
+        self.client_id = ""
+        """That of the connection which sends half messages."""
         self.asked_soon: list[int] = []
         """Offsets of half messages whose senders do not know the outcome."""
 
@@ -147,7 +149,7 @@ class TimerMachine:
         frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms)
         connections = ClientConnections(state.coordination)
         processors = [
-            SendProcessor(state.sequences, frames),
+            SendProcessor(state.sequences, frames, lambda _: self.client_id),
             SendMessageProcessor(frames, creator, failed, self.host.random, connections, broker_name=BROKER, cluster="DefaultCluster"),
             RecallProcessor(store, state.timers, BROKER),
             EndTransactionProcessor(store, state.transactions, self.home, self.asked_soon.append),
@@ -246,15 +248,16 @@ class TimerMachine:
         """Send one timer. Return its recall handle."""
         return (await self.send((body, timer), **how))[0]
 
-    async def half(self, body: bytes, *, topic: str = "orders", queue_id: int = 2, group: str = "shop") -> HalfMessage:
+    async def half(self, body: bytes, *, topic: str = "orders", queue_id: int = 2, group: str = "shop", client_id: str = "") -> HalfMessage:
         """Send a half message as lockstep's clients do. Return how END_TRANSACTION names it."""
         layout, unique = self.state.topics.require_layout(topic), f"ID{self.sent:06}"
         self.sent += 1
-        properties = home_properties(topic, queue_id, layout.began) + half_properties(group, "") + f"UNIQ_KEY\x01{unique}".encode()
+        properties = home_properties(topic, queue_id, layout.began) + half_properties(group, client_id) + f"UNIQ_KEY\x01{unique}".encode()
         record = encode_record(HALF_TOPIC.encode(), 0, body, properties, born_ms=1)
         wanted = FrameSequence(f"{self.sent:032x}", 0, 1, 0, 1, True, 0)
         frame, sealed = seal_frame([record], wanted, 0)
         sequence = sealed.producer_id, sealed.partition, sealed.epoch, sealed.first, sealed.first_known, sealed.crc
+        self.client_id = client_id
         room: dict[str, Any] = {"room": HALF_TOPIC, "began": layout.began, "producer_group": group, "durable": True}
         response = await self.ask(RequestCode.SEND_RECORDS, SendRecordsHeader(topic, queue_id, 1, None, None, *sequence, **room), frame)
         assert response.code == ResponseCode.SUCCESS, response.remark

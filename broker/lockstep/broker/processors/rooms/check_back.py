@@ -10,18 +10,18 @@ from collections.abc import Callable
 from lockstep.broker.classic.connections import ClassicConnection, ClientConnections
 from lockstep.broker.delivery.room_copies import asked_record
 from lockstep.broker.processors.rooms.room_records import RoomRecords
-from lockstep.broker.store import Store, StoreCorruptError
+from lockstep.broker.store import Store
 from lockstep.broker.tables.check_schedule import CheckSchedule
 from lockstep.broker.tables.transaction_table import OpenHalf, TransactionTable
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import RemoteProtocolError, SystemBusyError
 from lockstep.protocol.headers.transactions import CheckTransactionHeader
 from lockstep.protocol.messages.ids import message_id_of
 from lockstep.protocol.messages.properties import CHECK_IMMUNITY, TRANSACTION_ID, UNIQ_KEY, decode_properties
 from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.messages.rooms import RoomProperties, read_half
 from lockstep.protocol.names import HALF_TOPIC
+from lockstep.protocol.object_text import text_of
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
@@ -77,17 +77,21 @@ class CheckBack:
     async def run(self) -> None:
         while True:
             self._wake.clear()
-            first_ms, _ = self.terms()
-            self._schedule.put_all(self._table.take_opened(), self._clock.monotonic_ms() + first_ms)
-            self._table.forget_outcomes(self._store.now_ms())
-            asked: dict[int, int] = {}
-            for offset in self._schedule.take(self._clock.monotonic_ms(), PER_LOOK):
-                await self._look(offset, asked)
+            await self.look()
             if self._schedule.next_ms() is None:
                 await self._wake.wait()
             else:
                 await is_set_within(self._wake, LOOK_MS / 1000)
                 await asyncio.sleep(0)
+
+    async def look(self) -> None:
+        """Ask about the half messages of which the time has come."""
+        first_ms, _ = self.terms()
+        self._schedule.put_all(self._table.take_opened(), self._clock.monotonic_ms() + first_ms)
+        self._table.forget_outcomes(self._store.now_ms())
+        asked: dict[int, int] = {}
+        for offset in self._schedule.take(self._clock.monotonic_ms(), PER_LOOK):
+            await self._look(offset, asked)
 
     async def _look(self, offset: int, asked: dict[int, int]) -> None:
         """Ask about a half message, if it is open. `asked`: connection → questions in this look."""
@@ -103,8 +107,8 @@ class CheckBack:
                 self._schedule.put(offset, now_ms + LOOK_MS)  # it is not confirmed yet, or lost: an operator rolls it back
                 return
             self._ask(offset, half, record, found, data, asked)
-        except (OSError, StoreCorruptError, SystemBusyError, RemoteProtocolError) as error:
-            log_limited(log, "error", "transaction.unreadable", offset=offset, error=str(error), then="it is read again in 30 s")
+        except Exception as error:  # one message: logged, and read again later
+            log_limited(log, "error", "transaction.unreadable", offset=offset, error=text_of(error), then="it is read again later")
             self._schedule.put_asked(offset, now_ms)
 
     def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes, asked: dict[int, int]) -> None:
