@@ -62,6 +62,17 @@ async def send_all(block: Transaction, *names: str) -> None:
         await block.send(order(name, sharding_key="k"))
 
 
+class Unreadable:
+    def __repr__(self) -> str:
+        raise KeyError
+
+    __str__ = __repr__
+
+
+class UnreadableError(Exception):
+    __str__ = __repr__ = Unreadable.__repr__  # type: ignore[assignment]
+
+
 async def broken(block: Transaction, *names: str, then: Callable[[], Any] = lambda: None) -> None:
     """Send messages in a block that an exception ends."""
     async with block:
@@ -128,7 +139,7 @@ def test_check_decides_after_an_exception_in_the_block(outcome: Any) -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("answer", [UNKNOWN, None, "nonsense", ValueError("bad \udcff")])
+@pytest.mark.parametrize("answer", [UNKNOWN, None, Unreadable(), UnreadableError()])
 def test_check_without_an_answer_is_asked_again(answer: Any) -> None:
     async def main() -> None:
         asked = 0

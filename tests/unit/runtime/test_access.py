@@ -23,7 +23,7 @@ from support.java_wire import JSON, java_wire
 from support.whole_broker import dialled, heartbeat, running, settings
 
 Call = Callable[[HandlerSpec, UserWithRights], Awaitable[tuple[int, str]]]
-AFTER_READING = {RequestCode.VIEW_MESSAGE_BY_ID}
+AFTER_READING = {RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.END_TRANSACTION}
 """Handlers that ask when they have read a message, which the examples do not name."""
 PAGE = Path(__file__).parents[3] / "docs" / "permissions.md"
 
