@@ -244,3 +244,25 @@ def test_block_is_entered_once_and_waits_for_its_sends() -> None:
                 await block.__aenter__()
 
     simulate(main)
+
+
+async def undecided_over_a_loss(cluster: TestCluster, producer: TransactionProducer) -> Transaction:
+    """Lose the machine of a broker while a transaction is open, promote its replica, and commit."""
+    block = await producer.transaction().__aenter__()
+    await send_all(block, "a", "b")
+    await cluster.replicated("broker-a")
+    await cluster.lose("broker-a")
+    await cluster.promote("broker-a")
+    await block.__aexit__(None, None, None)
+    return block
+
+
+def test_transaction_goes_on_at_a_promoted_replica() -> None:
+    async def main() -> None:
+        async with TestCluster(brokers=1, replicas=1) as cluster, listening(cluster) as (_, seen):
+            async with shop(cluster, lambda *_: UNKNOWN) as producer:
+                block = await undecided_over_a_loss(cluster, producer)
+                await cluster.advance(seconds=30)
+            assert (block.status, bodies(seen)) == (COMMIT, [b"a", b"b"])
+
+    simulate(main)
