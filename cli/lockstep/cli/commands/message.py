@@ -48,6 +48,7 @@ def show_command(
     the group's current subscription, by tags or SQL92, does not match it), NOT_CONSUME_YET, NOT_ONLINE (no member is connected, and the
     group has no progress there), PULL (the group pulls), CONSUME_BROADCASTING (each member keeps its own progress), UNKNOWN (the broker
     could not be reached). None proves that a listener ran. Known for sure are PARKED (its key is parked), DELAYED (it waits for its delay),
+    UNDECIDED (it waits for the end of its transaction),
     RETRYING and DEAD_LETTERED (a copy waits for the next call, or is in the group's dead-letter topic). That no member is connected is
     printed beside the rest.
     """

@@ -58,7 +58,7 @@ async def ask(admin: AdminClient, group: str, target: str | None, key: str | Non
     async def examine() -> Diagnosis:
         nonlocal message, broker
         waiting = waiting_of(message)
-        if waiting is not None and waiting.due_ms <= admin.host.clock.wall_ms():
+        if waiting is not None and waiting.due_ms is not None and waiting.due_ms <= admin.host.clock.wall_ms():
             message, broker = await find_by_id(admin, [broker], message.message_id)
         return await _examine_message(admin, group, target, message, broker)
 

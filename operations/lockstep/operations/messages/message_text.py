@@ -27,7 +27,8 @@ def message_json(message: MessageExt) -> dict[str, Any]:
 def message_facts(message: MessageExt) -> dict[str, Any]:
     """Return a message as `message_json` does, without its body.
 
-    `due_at` is None for a message that does not wait. Of one that does, `queue_id` and `queue_offset` are its place in a delay queue.
+    `due_at` is None for a message that does not wait for a time. Of one that waits, `queue_id` and `queue_offset` are its place in a delay
+    queue or a waiting room. `undecided_transaction` is the transaction for whose end it waits.
     """
     waiting = waiting_of(message)
     return {
@@ -42,7 +43,8 @@ def message_facts(message: MessageExt) -> dict[str, Any]:
         "sharding_key": message.sharding_key,
         "born_at": format_time(message.born_ms),
         "stored_at": format_time(message.stored_ms),
-        "due_at": None if waiting is None else format_time(waiting.due_ms),
+        "due_at": None if waiting is None or waiting.due_ms is None else format_time(waiting.due_ms),
+        "undecided_transaction": None if waiting is None else waiting.transaction_id or None,
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
     }
@@ -55,5 +57,7 @@ def message_line(message: MessageExt) -> str:
     facts += [f"key={key}" for key in message.keys]
     facts += [f"sharding-key={message.sharding_key}"] if message.sharding_key else []
     waiting = waiting_of(message)
-    facts += [f"due={format_time(waiting.due_ms)}"] if waiting is not None else []
+    if waiting is not None:
+        due_ms = waiting.due_ms
+        facts.append(f"due={format_time(due_ms)}" if due_ms is not None else f"undecided-transaction={waiting.transaction_id}")
     return f"{printable(' '.join(facts))}  {body_text(message)}"

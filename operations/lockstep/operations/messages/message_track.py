@@ -32,8 +32,9 @@ class TrackType(Enum):
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
     UNKNOWN = "UNKNOWN"
     PARKED = "PARKED"
-    """These four are lockstep's own."""
+    """These five are lockstep's own."""
     DELAYED = "DELAYED"
+    UNDECIDED = "UNDECIDED"
     RETRYING = "RETRYING"
     DEAD_LETTERED = "DEAD_LETTERED"
 
@@ -48,6 +49,7 @@ MEANINGS: Mapping[TrackType, str] = {
     TrackType.UNKNOWN: "the broker could not be reached",
     TrackType.PARKED: "its sharding key is parked, and the message waits for the replay",
     TrackType.DELAYED: "it waits for its delay, and no group can receive it before",
+    TrackType.UNDECIDED: "it waits until its producer says how its transaction has ended, and no group can receive it before",
     TrackType.RETRYING: "the group failed to process it, and a copy of it waits for the next call",
     TrackType.DEAD_LETTERED: "a copy of it is in the group's dead-letter topic",
 }
@@ -137,7 +139,8 @@ def track(status: GroupStatus, message: MessageExt, *, copy: MessageExt | None =
     found = Track(status.group, TrackType.CONSUMED, None if queue is None else queue.committed_offset, online=bool(status.members))
     if waiting is not None:
         if group_of_topic(waiting.queue.topic) != status.group:
-            return replace(found, type=TrackType.DELAYED, due_ms=waiting.due_ms)
+            waits = TrackType.UNDECIDED if waiting.due_ms is None else TrackType.DELAYED
+            return replace(found, type=waits, due_ms=waiting.due_ms)
         copy = message
     if contract is not None and contract.broadcasting:
         return replace(found, type=TrackType.CONSUME_BROADCASTING)

@@ -10,8 +10,14 @@ from lockstep.broker.processors.rooms import check_back
 from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.tx import _list
 from lockstep.client import Message, Transaction, TransactionProducer, TransactionStatus
+from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionEnd, TransactionRollback
+from lockstep.operations.messages.halves import list_halves
+from lockstep.operations.messages.message_query import find_by_id
+from lockstep.operations.messages.message_text import message_facts, message_line
+from lockstep.operations.messages.waiting import waiting_of
 from lockstep.protocol.headers.transactions import ListHalvesHeader
+from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.delayed import listening
 from support.ended_command import Run
@@ -78,3 +84,20 @@ async def test_transaction_is_decided_by_hand(lockstep_cluster: TestCluster, run
         assert sorted(message.body for _, message in seen) == ([b"a", b"b"] if change is TransactionCommit else [])
         again = await run(end(cluster, change(transaction_id=block.id, reason="by phone", yes=True)))
         assert "no half message of transaction" in again.out
+
+
+async def test_half_message_is_found_as_one_that_waits_for_its_transaction(lockstep_cluster: TestCluster, run: Run) -> None:
+    cluster = lockstep_cluster
+    async with listening(cluster), undecided(cluster, "a") as block:
+        admin = AdminClient(Host.current(), cluster.nameserver)
+        (half,) = (await list_halves(admin, ListHalvesHeader())).found
+        message, _ = await find_by_id(admin, await admin.brokers(), half.row.message_id)
+        waiting = waiting_of(message)
+        assert waiting is not None
+        assert (waiting.queue.topic, waiting.due_ms, waiting.transaction_id) == ("orders", None, block.id)
+        assert message_facts(message)["undecided_transaction"] == block.id
+        assert f"undecided-transaction={block.id}" in message_line(message)
+        await run(end(cluster, TransactionCommit(transaction_id=block.id, reason="by phone", yes=True)))
+        await cluster.advance(seconds=5)
+        message, _ = await find_by_id(admin, await admin.brokers(), half.row.message_id)
+        assert (message.stored_topic, waiting_of(message)) == ("orders", None)
