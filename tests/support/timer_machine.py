@@ -148,11 +148,12 @@ class TimerMachine:
         rooms = state.timers, state.transactions, WaitingLimits(100_000, 40 * DAY_MS, 100_000)
         frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms)
         connections = ClientConnections(state.coordination)
+        self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.asked_soon.append)
         processors = [
             SendProcessor(state.sequences, frames, lambda _: self.client_id),
             SendMessageProcessor(frames, creator, failed, self.host.random, connections, broker_name=BROKER, cluster="DefaultCluster"),
             RecallProcessor(store, state.timers, BROKER),
-            EndTransactionProcessor(store, state.transactions, self.home, self.asked_soon.append),
+            self.ends,
         ]
         lanes = {name: LaneLimits(concurrency=2, queue_max=256) for name in (QUERY_LANE, TRANSACTION_LANE)}
         self.dispatcher = Dispatcher(processors, store.writer, lanes)

@@ -279,6 +279,7 @@ class RunningBroker:
             self.replica_status,
             self.timers,
             lambda: self._settings.config.timer_pending_max,
+            lambda: (self.ends.committed_count, self.ends.rolled_back_count, self.checks.asked_count),
         )
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
@@ -293,6 +294,7 @@ class RunningBroker:
         coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
         connections = ClientConnections(coordination)
         self.checks = CheckBack(host, store, state.transactions, connections, self._check_terms)
+        self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.checks.ask_soon)
         rooms = state.timers, state.transactions, waiting_limits(config)
         self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas, *rooms)
         groups = GroupChangesProcessor(coordination)
@@ -316,7 +318,7 @@ class RunningBroker:
             QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
             ListHalvesProcessor(store, state.transactions, self.checks.is_expired),
-            EndTransactionProcessor(store, state.transactions, self.home, self.checks.ask_soon),
+            self.ends,
             WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),
             PurgeProcessor(store, state, self.maintenance.move_groups),
             topics,

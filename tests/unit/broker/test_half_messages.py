@@ -148,3 +148,13 @@ async def test_half_message_of_rocketmqs_broker_does_not_wait(restarts: str) -> 
     await again(machine, restarts)
     assert len(machine.state.transactions) == 0
     await machine.stop()
+
+
+async def test_decisions_are_counted_once() -> None:
+    machine = await TimerMachine().start()
+    halves = [await machine.half(b"m%d" % number) for number in range(3)]
+    for _ in range(2):
+        await machine.end(COMMIT, *halves[:2])
+        await machine.end(ROLLBACK, halves[2])
+    assert (machine.ends.committed_count, machine.ends.rolled_back_count) == (2, 1)
+    await machine.stop()

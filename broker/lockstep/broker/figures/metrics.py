@@ -39,8 +39,11 @@ class BrokerMetrics:
         copies: Callable[[], ReplicaStatus],
         timers: TimerDelivery,
         timers_max: Callable[[], int],
+        transactions: Callable[[], tuple[int, int, int]],
     ) -> None:
-        """`copies` returns the status of this master, with its replicas. `timers_max`: that of pending timers."""
+        """`copies` returns the status of this master, with its replicas. `timers_max`: that of pending timers. `transactions`: how many
+        half messages were committed and rolled back since the start, and questions sent."""
+        self._transactions = transactions
         self._timers = timers
         self._timers_max = timers_max
         self._audit = audit
@@ -129,6 +132,12 @@ class BrokerMetrics:
         stored = self._store.end_offset(TIMER_TOPIC, 0)
         families.counter("rocketmq_timer_enqueue", "Such messages ever stored, again before retention too.", rows=[((), stored)])
         families.counter("rocketmq_timer_dequeue", "Such messages delivered since the start.", rows=[((), self._timers.delivered_count)])
+
+        committed, rolled_back, asked = self._transactions()
+        families.gauge("rocketmq_half_messages", "Messages of undecided transactions.", rows=[((), len(self._state.transactions))])
+        families.counter("rocketmq_commit_messages", "Such messages committed since the start.", rows=[((), committed)])
+        families.counter("rocketmq_rollback_messages", "Such messages rolled back since the start.", rows=[((), rolled_back)])
+        families.counter("lockstep_transaction_checks", "Questions to their producers since the start.", rows=[((), asked)])
 
     def _limits(self, families: MetricFamilies) -> None:
         coordination = self._state.coordination
