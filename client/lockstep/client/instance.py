@@ -142,6 +142,8 @@ class ProducerHooks:
     """Returns whether the request of this correlation id is one of the producer."""
     on_check: OnCheck | None = None
     """Takes a broker's question how the transaction of a half message has ended; None: the producer is not asked."""
+    runs_transaction: Callable[[str], bool] = lambda _: False
+    """Returns whether a block of the producer with this transaction id has not ended."""
     on_reply: Callable[[PushReplyHeader, Mapping[str, str], bytes], str | None] = lambda _, __, ___: None
     """Takes a reply to one of its requests, with its properties. Returns why it is dropped; None if it is not."""
 
@@ -355,6 +357,8 @@ class Instance:
         return ReplyVerdict.UNKNOWN.value
 
     def _check(self, link: BrokerLink, header: CheckTransactionHeader, body: bytes) -> None:
+        if any(hooks.runs_transaction(header.transaction_id) for hooks in self._producers):
+            return  # the broker asks again later
         for message in decode_messages(body, link.name):
             group = message.all_properties.get(PGROUP, "")
             asked = [hooks.on_check for hooks, named in self._producers.items() if named == group and hooks.on_check is not None]

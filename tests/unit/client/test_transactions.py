@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lockstep.client import (
+    Client,
     LocalProtocolError,
     Message,
     MessageExt,
@@ -181,6 +182,24 @@ def test_another_producer_of_the_group_is_asked_when_the_sender_is_gone() -> Non
                 await cluster.advance(minutes=2)
             assert database.asked == [block.id]
             assert bodies(seen) == [b"a"]
+
+    simulate(main)
+
+
+def test_block_of_another_producer_on_the_same_connections_is_not_decided() -> None:
+    async def main() -> None:
+        database = Database()
+        async with TestCluster() as cluster, listening(cluster) as (_, seen):
+            client = Client(cluster.nameserver)
+            first, second = (TransactionProducer("shop", client=client) for _ in range(2))
+            for producer in (first, second):
+                producer.check(database.answer)
+            async with first, second, second.transaction() as block:
+                await send_all(block, "a")
+                await cluster.advance(minutes=3)
+                assert not database.asked
+            await cluster.advance(seconds=5)
+            assert (block.status, bodies(seen)) == (COMMIT, [b"a"])
 
     simulate(main)
 

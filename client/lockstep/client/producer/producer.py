@@ -98,6 +98,9 @@ class Producer(Life):
     _on_check: OnCheck | None = None
     """Takes a broker's question how a transaction has ended; None: this producer is not asked."""
 
+    def _runs_transaction(self, transaction_id: str) -> bool:
+        return False
+
     # ------------------------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
@@ -154,7 +157,14 @@ class Producer(Life):
         self._limit = self._make_limit()
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._requests = requests = ProducerRequests(self.group, self.config, shell)
-        self._topics = topics = Topics(self.group, shell, knows_request=requests.knows, on_reply=requests.take, on_check=self._on_check)
+        self._topics = topics = Topics(
+            self.group,
+            shell,
+            knows_request=requests.knows,
+            on_reply=requests.take,
+            on_check=self._on_check,
+            runs_transaction=self._runs_transaction,
+        )
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
 
     def _ended(self, instance: Instance, state: ProducerState) -> None:

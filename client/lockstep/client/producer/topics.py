@@ -61,8 +61,9 @@ class Topics:
         knows_request: Callable[[str], bool],
         on_reply: Callable[[PushReplyHeader, Mapping[str, str], bytes], str | None],
         on_check: OnCheck | None,
+        runs_transaction: Callable[[str], bool],
     ) -> None:
-        """The last three are those of ProducerHooks."""
+        """The last four are those of ProducerHooks."""
         self._group = group
         self._shell = shell
         self._closed = False
@@ -81,6 +82,7 @@ class Topics:
             knows_request=knows_request,
             on_reply=on_reply,
             on_check=on_check,
+            runs_transaction=runs_transaction,
         )
         shell.instance.register_producer(group, self._hooks)
 

@@ -329,10 +329,13 @@ class TransactionProducer(Producer):
 
     # -- of the brokers' questions ---------------------------------------------------------------
 
+    def _runs_transaction(self, transaction_id: str) -> bool:
+        return transaction_id in self._blocks
+
     def _on_check(self, link: BrokerLink, header: CheckTransactionHeader, message: MessageExt) -> None:
         """Answer a broker's question how the transaction of a half message has ended."""
-        if header.transaction_id in self._blocks or self._checks_running >= CHECKS_MAX:
-            return  # it is asked again later
+        if self._checks_running >= CHECKS_MAX:
+            return  # the broker asks again later
         self._checks_running += 1
         self._tasks.spawn(self._answer(link, header, message), f"producer {self.group} check")
 
