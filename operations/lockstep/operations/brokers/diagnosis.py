@@ -1,11 +1,12 @@
 """Turn what `lockstep doctor` observed of a cluster into findings, each with the next step. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lockstep.operations.groups.group_report import GroupReport
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupStatusReply
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupStatusReply, HalfRow
 from lockstep.protocol.codes import ResponseCode
 
 CLOCK_MS_MAX = 2_000
@@ -107,6 +108,18 @@ def check_unknown_broker(name: str, topic_count: int) -> Finding:
     """Return the finding for a broker that layouts name and no nameserver knows."""
     problem = f"no nameserver knows its address, and {topic_count} topics have queues there"
     return Finding("broker registered", name, problem, f"{START} {_removal(name)}")
+
+
+def check_transactions(halves: Iterable[HalfRow]) -> list[Finding]:
+    """Find half messages about which no producer is asked any more. `halves`: those that are too old."""
+    counts = Counter((half.topic, half.producer_group) for half in halves)
+    step = "look into the producers' database, then `lockstep tx ls --expired`, `lockstep tx commit` and `lockstep tx rollback`"
+    return [
+        Finding(
+            "transactions decided", topic, f"{count} messages of transactions of producer group {group} are too old to be asked about", step
+        )
+        for (topic, group), count in sorted(counts.items())
+    ]
 
 
 def _removal(name: str) -> str:

@@ -11,8 +11,10 @@ from lockstep.operations.brokers.replica_query import read_copies
 from lockstep.operations.brokers.replicas import LogCopy, check_replicas, of_broker
 from lockstep.operations.brokers.security_checks import SecuredServer
 from lockstep.operations.groups.group_query import read_groups
+from lockstep.operations.messages.halves import list_halves
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.headers.transactions import ListHalvesHeader
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.dial import peer_certificate
 from lockstep.runtime.security.tls import ClientTls
@@ -42,6 +44,8 @@ async def examine(admin: AdminClient, users: tuple[str, Users] | None = None) ->
     findings += [diagnosis.check_unknown_broker(name, count) for name, count in sorted(named.items()) if brokers and name not in brokers]
     if any(broker.registered for broker in brokers.values()):
         findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered], layouts)
+        expired = await list_halves(admin, ListHalvesHeader(expired=True))
+        findings += diagnosis.check_transactions(each.row for each in expired.found)
     return findings + await _check_security(admin, [each for each in brokers.values() if each.registered], users)
 
 

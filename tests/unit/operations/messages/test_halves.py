@@ -11,6 +11,7 @@ from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.tx import _list
 from lockstep.client import Message, Transaction, TransactionProducer, TransactionStatus
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.brokers.doctor_query import examine
 from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionEnd, TransactionRollback
 from lockstep.operations.messages.halves import list_halves
 from lockstep.operations.messages.message_query import find_by_id
@@ -65,6 +66,10 @@ async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestClu
         await cluster.advance(minutes=25)
         assert len((await run(ls(cluster, as_json=True, expired=True))).json["messages"]) == 6
         assert "too old" in (await run(ls(cluster))).out
+        findings = [each for each in await examine(AdminClient(Host.current(), cluster.nameserver)) if each.check == "transactions decided"]
+        assert [(each.where, each.problem) for each in findings] == [
+            ("orders", "6 messages of transactions of producer group shop are too old to be asked about")
+        ]
         assert "no-such-topic" in (await run(ls(cluster, topic="no-such-topic"))).error
 
 

@@ -52,6 +52,8 @@ class ListHalvesProcessor:
             if len(rows) == header.limit:
                 cursor = half.offset
                 break
+            if header.expired and not self._is_expired(half):
+                continue
             row = await self._row(half)
             if row is None:
                 unread += 1
@@ -93,5 +95,4 @@ def _is_wanted(header: ListHalvesHeader, row: HalfRow) -> bool:
         header.topic in (None, row.topic)
         and header.producer_group in (None, row.producer_group)
         and header.transaction_id in (None, row.transaction_id, row.message_id)
-        and (row.expired or not header.expired)
     )
