@@ -8,9 +8,9 @@ from sweep.faults import every_fault
 from sweep.run import Run
 from sweep.worlds import draw
 
-OWN_TASKS = 9
-"""The tasks of a broker without clients: leases, registration, flushing, snapshots, retention, scrub, delays, timers, dropped keys and
-statistics."""
+OWN_TASKS = 10
+"""The tasks of a broker without clients: leases, registration, flushing, snapshots, retention, scrub, delays, timers, check-back, dropped
+keys and statistics."""
 
 
 class MeasuredRun(Run):

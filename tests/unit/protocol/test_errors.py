@@ -73,6 +73,7 @@ def test_own_codes_are_outside_rocketmqs_ranges() -> None:
         *range(30001, 30018),
         RequestCode.LIST_WAITING,
         RequestCode.AUTHENTICATE,
+        RequestCode.LIST_HALVES,
         *range(30030, 30040),
     ]
     assert all(code < 2000 or code > 30100 for code in ResponseCode)
