@@ -77,16 +77,17 @@ class RestingDelivery(TimerDelivery):
 class ReadGate:
     """Holds the next read of the room: it has its result, and returns it when `go` is set. Other reads go on."""
 
-    def __init__(self, store: Store, *, after: int = 0) -> None:
+    def __init__(self, store: Store, *, after: int = 0, room: str = TIMER_TOPIC) -> None:
         """`after`: the number of reads that are not held."""
         self._read = store.read_or_wait
+        self._room = room
         self._left = after
         self.reached, self.go = asyncio.Event(), asyncio.Event()
         store.read_or_wait = self  # type: ignore[method-assign, assignment]
 
     async def __call__(self, topic: str, *page: Any) -> ReadResult:
         result = await self._read(topic, *page)
-        if topic == TIMER_TOPIC:
+        if topic == self._room:
             self._left -= 1
             if self._left == -1:
                 self.reached.set()
@@ -112,6 +113,8 @@ class TimerMachine:
         self.sent = 0
         self.client_id = ""
         """That of the connection which sends half messages."""
+        self.halves_max = 100_000
+        """The largest number of open half messages (`transactions_open_max`), from the next start on."""
         self.asked_soon: list[int] = []
         """Offsets of half messages whose senders do not know the outcome."""
 
@@ -145,7 +148,7 @@ class TimerMachine:
         delays = DelayedDelivery(store, state.delays, topics, self.home, LEVELS_MS)
         failed = FailedMessages(store, state.coordination, delays, topics)
         creator = TopicProcessor(state.topics, self.holds, clock, auto_create=False)
-        rooms = state.timers, state.transactions, WaitingLimits(100_000, 40 * DAY_MS, 100_000)
+        rooms = state.timers, state.transactions, WaitingLimits(100_000, 40 * DAY_MS, self.halves_max)
         frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms)
         connections = ClientConnections(state.coordination)
         self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.asked_soon.append)
@@ -249,20 +252,38 @@ class TimerMachine:
         """Send one timer. Return its recall handle."""
         return (await self.send((body, timer), **how))[0]
 
-    async def half(self, body: bytes, *, topic: str = "orders", queue_id: int = 2, group: str = "shop", client_id: str = "") -> HalfMessage:
-        """Send a half message as lockstep's clients do. Return how END_TRANSACTION names it."""
-        layout, unique = self.state.topics.require_layout(topic), f"ID{self.sent:06}"
-        self.sent += 1
-        properties = home_properties(topic, queue_id, layout.began) + half_properties(group, client_id) + f"UNIQ_KEY\x01{unique}".encode()
-        record = encode_record(HALF_TOPIC.encode(), 0, body, properties, born_ms=1)
-        wanted = FrameSequence(f"{self.sent:032x}", 0, 1, 0, 1, True, 0)
-        frame, sealed = seal_frame([record], wanted, 0)
+    async def send_halves(
+        self, *bodies: bytes, topic: str = "orders", queue_id: int = 2, group: str = "shop", client_id: str = "", told_id: str | None = None
+    ) -> tuple[Command, list[str]]:
+        """Send one frame of half messages as lockstep's clients do. Return the response and the ids of the messages.
+
+        `told_id`: the client id in the records, if it is not that of the connection.
+        """
+        layout, records, ids = self.state.topics.require_layout(topic), list[bytes](), list[str]()
+        sender = half_properties(group, client_id if told_id is None else told_id)
+        for body in bodies:
+            ids.append(f"ID{self.sent:06}")
+            self.sent += 1
+            properties = home_properties(topic, queue_id, layout.began) + sender + f"UNIQ_KEY\x01{ids[-1]}".encode()
+            records.append(encode_record(HALF_TOPIC.encode(), 0, body, properties, born_ms=1))
+        wanted = FrameSequence(f"{self.sent:032x}", 0, 1, 0, len(records), True, 0)
+        frame, sealed = seal_frame(records, wanted, 0)
         sequence = sealed.producer_id, sealed.partition, sealed.epoch, sealed.first, sealed.first_known, sealed.crc
         self.client_id = client_id
         room: dict[str, Any] = {"room": HALF_TOPIC, "began": layout.began, "producer_group": group, "durable": True}
-        response = await self.ask(RequestCode.SEND_RECORDS, SendRecordsHeader(topic, queue_id, 1, None, None, *sequence, **room), frame)
+        header = SendRecordsHeader(topic, queue_id, len(records), None, None, *sequence, **room)
+        return await self.ask(RequestCode.SEND_RECORDS, header, frame), ids
+
+    async def halves(self, *bodies: bytes, **how: Any) -> list[HalfMessage]:
+        """Send one frame of half messages. Return how END_TRANSACTION names them."""
+        response, ids = await self.send_halves(*bodies, **how)
         assert response.code == ResponseCode.SUCCESS, response.remark
-        return HalfMessage(from_plain(SendRecordsReply, response.fields).queue_offset, unique)
+        first = from_plain(SendRecordsReply, response.fields).queue_offset
+        return [HalfMessage(first + number, unique) for number, unique in enumerate(ids)]
+
+    async def half(self, body: bytes, **how: Any) -> HalfMessage:
+        """Send one half message. Return how END_TRANSACTION names it."""
+        return (await self.halves(body, **how))[0]
 
     async def end(self, outcome: int, *halves: HalfMessage, group: str = "shop") -> tuple[int, list[tuple[int, int]]]:
         """End half messages. Return the code of the response, and the places that it has."""

@@ -2,7 +2,7 @@
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.packed_numbers import ROW_COUNT, from_bytes, pieces, to_bytes
@@ -30,6 +30,11 @@ class CarriedOffsets:
             if at < len(firsts) and firsts[at] == first:
                 return presents[at]
         return first
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Yield the first and the present offset of each."""
+        for firsts, presents in self._runs:
+            yield from zip(firsts, presents, strict=True)
 
     def forget_below(self, minimum: int) -> None:
         """Forget runs of which nothing is left: all their timers were below this offset, and have ended or were stored again."""

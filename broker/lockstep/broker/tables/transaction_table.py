@@ -70,8 +70,8 @@ class TransactionTable:
         """Where half messages are that were stored again."""
         self.watched: set[int] = set()
         """Offsets of open ones, set by who wants to know which of them are removed: those are taken out."""
-        self.opened: list[int] = []
-        """Offsets of those that were opened since `take_opened`."""
+        self._opened: list[int] | None = None
+        """First offsets of those that were opened since `take_opened`; None before its first call."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -81,8 +81,8 @@ class TransactionTable:
     def add(self, offset: int, code: int, era: int) -> None:
         """Open the half message of a record with this due code, which was stamped in this era."""
         self._open[offset] = OpenHalf(era, due_of_code(code), offset)
-        if not code & CARRIED:
-            self.opened.append(offset)
+        if self._opened is not None and not code & CARRIED:
+            self._opened.append(offset)
 
     def remove(self, offset: int, code: int) -> None:
         """Remove an open half message that is stored again, or whose outcome is known."""
@@ -118,8 +118,11 @@ class TransactionTable:
             del self._outcomes[offset]
 
     def take_opened(self) -> list[int]:
-        """Return the offsets of those that were opened since the last call."""
-        opened, self.opened = self.opened, []
+        """Return the first offsets of the open ones that were opened since the last call, by the first call of all."""
+        opened, self._opened = self._opened, []
+        if opened is None:
+            firsts = {present: first for first, present in self.carried.items()}
+            return [firsts.get(offset, offset) for offset in sorted(self._open)]
         return opened
 
     # -- questions -------------------------------------------------------------------------------
@@ -162,6 +165,5 @@ class TransactionTable:
         """Take what a snapshot has."""
         for era, sent_ms, offset in opened:
             self._open[offset] = OpenHalf(era, sent_ms, offset)
-        self.opened = list(self._open)
         self._outcomes = {offset: HalfOutcome(*outcome) for offset, *outcome in outcomes}
         self.carried.restore(carried)
