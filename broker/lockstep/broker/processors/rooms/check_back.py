@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable
 
 from lockstep.broker.classic.connections import ClassicConnection, ClientConnections
+from lockstep.broker.delivery.home_delivery import LOSSES
 from lockstep.broker.delivery.room_copies import asked_record
-from lockstep.broker.processors.rooms.room_records import RoomRecords
-from lockstep.broker.store import Store
+from lockstep.broker.store import ReadStatus, Store
 from lockstep.broker.tables.check_schedule import CheckSchedule
 from lockstep.broker.tables.transaction_table import OpenHalf, TransactionTable
 from lockstep.protocol.codec import CODECS
@@ -54,7 +54,6 @@ class CheckBack:
         self._table = table
         self._connections = connections
         self.terms = terms
-        self._records = RoomRecords(store, HALF_TOPIC)
         self._schedule = CheckSchedule()
         self._wake = asyncio.Event()
         self.asked_count = 0
@@ -100,16 +99,32 @@ class CheckBack:
             self._schedule.forget(offset)
             return
         try:
-            data = await self._records.read(half.offset)
+            data = await self._read(half)
+            if self._table.find(offset) is None:
+                self._schedule.forget(offset)  # it has ended meanwhile, or is lost
+                return
             record = RecordView(data) if data else None
             found = None if record is None else read_half(record.properties)
             if record is None or found is None:
-                self._schedule.put(offset, now_ms + LOOK_MS)  # it is not confirmed yet, or lost: an operator rolls it back
+                self._schedule.put(offset, now_ms + LOOK_MS)  # it is not confirmed yet, or was stored again meanwhile
                 return
             self._ask(offset, half, record, found, data, asked)
         except Exception as error:  # one message: logged, and read again later
             log_limited(log, "error", "transaction.unreadable", offset=offset, error=text_of(error), then="it is read again later")
             self._schedule.put_asked(offset, now_ms)
+
+    async def _read(self, half: OpenHalf) -> bytes:
+        """Return the record of a half message, nothing if there is none now. If there never will be, the message is lost: it is rolled
+        back, because nobody can decide about it."""
+        result = await self._store.read_or_wait(HALF_TOPIC, 0, half.offset, 1, 1)
+        if result.status is ReadStatus.FOUND:
+            return b"".join(result.parts)
+        if result.status in LOSSES and result.next_offset > half.offset and self._table.find(half.offset) is half:
+            then = "it is rolled back: whether its transaction was committed can't be asked"
+            log_limited(log, "error", "transaction.lost", offset=half.offset, why=LOSSES[result.status], then=then)
+            self._store.damage.add_lost(HALF_TOPIC, 0, half.offset, half.offset + 1)
+            self._table.roll_back(half, self._store.now_ms())
+        return b""
 
     def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes, asked: dict[int, int]) -> None:
         now_ms, age_ms = self._clock.monotonic_ms(), self._store.now_ms() - self._table.present_ms(half)
