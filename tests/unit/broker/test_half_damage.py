@@ -1,6 +1,7 @@
 """Half messages on a disk that loses, harms or refuses writes: each is committed once or never, and one that is lost does not stay open."""
 
 import asyncio
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,12 @@ from lockstep.protocol.messages.record import split_records
 from lockstep.protocol.names import HALF_TOPIC
 from support.check_bench import SENDER, Bench
 from support.effort import examples, seeds
-from support.store_kit import LOG, append, confirmed
+from support.store_kit import LOG, SYNC, LoopThreads, append, confirmed
 from support.timer_machine import TimerMachine
 
 OK, NOT_FOUND, ROLLED_BACK = ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND, ResponseCode.TRANSACTION_SHOULD_ROLLBACK
+TURNS = 50
+"""Turns of the loop in which a response comes that waits for nothing."""
 COMMIT_CASE = COMMIT, ROLLBACK, ResponseCode.TRANSACTION_SHOULD_COMMIT
 ROLLBACK_CASE = ROLLBACK, COMMIT, ROLLED_BACK
 """A decision, the opposite one, and how that is refused."""
@@ -144,6 +147,27 @@ async def test_kill_at_any_turn_of_a_decision_repeats_no_message_and_loses_none(
 async def test_power_cut_in_a_decision_repeats_no_message_and_loses_none(seed: int) -> None:
     for turns in range(3, 30, 6):
         await end_and_kill(turns, commit=True, power=True, snapshot=seed % 2 == 1, seed=seed)
+
+
+@pytest.mark.parametrize(("outcome", "opposite", "refusal"), [COMMIT_CASE, ROLLBACK_CASE], ids=["commit", "rollback"])
+async def test_no_answer_names_an_outcome_that_a_power_cut_can_change(outcome: int, opposite: int, refusal: int) -> None:
+    """Neither the first one, nor that of a repeat, nor the refusal of the opposite decision."""
+    machine = await TimerMachine(flush=SYNC).start()
+    half = await machine.half(b"m")
+    threads = cast(LoopThreads, machine.host.threads)
+    threads.held = asyncio.Event()
+    asked = [asyncio.ensure_future(machine.end(each, half)) for each in (outcome, outcome, opposite)]
+    await machine.turns_until(lambda: machine.state.transactions.outcome(half.offset) is not None)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert [each.done() for each in asked] == [False] * len(asked)
+    threads.held.set()
+    place = (2, 0) if outcome == COMMIT else (-1, -1)
+    assert await asyncio.gather(*asked) == [(OK, [place]), (OK, [place]), (refusal, [])]
+    await machine.lose_power()
+    await machine.start()
+    assert await machine.end(opposite, half) == (refusal, [])
+    await machine.stop()
 
 
 async def test_commit_waits_while_the_disk_is_full_and_nothing_is_lost() -> None:

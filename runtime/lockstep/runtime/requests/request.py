@@ -183,6 +183,11 @@ class Request:
         if not self.is_done:
             self.respond(self._error_response(error))
 
+    def refusal(self, error: BrokerError) -> Command:
+        """Return the response for `error` without sending it: for a refusal that says what the log will have, and so waits for it."""
+        self.note_refusal(error)
+        return self._error_response(error)
+
     def note_refusal(self, error: Exception) -> None:
         """Tell the audit of an error, also of one that only a part of the response has."""
         if self.audit is not None:

@@ -28,7 +28,7 @@ from lockstep.protocol.messages.rooms import RoomProperties, read_half
 from lockstep.protocol.names import HALF_TOPIC
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import PUB, inside
-from lockstep.runtime.requests.request import AuditedChange, HandlerResult, PendingResponse, Request, RetryLaterError
+from lockstep.runtime.requests.request import AuditedChange, HandlerResult, PendingResponse, Request, RetryLaterError, Until
 
 TRANSACTION_LANE = "transactions"
 """The lane of requests that end transactions. They may read the disk."""
@@ -76,14 +76,18 @@ class EndTransactionProcessor:
             return request.reply(body=EndTransactionReply(()) if request.is_native else None)
         # No await from here on.
         commit, by_hand = header.commit_or_rollback == COMMIT, header.reason is not None
-        outcomes = self._decide(halves, found, commit=commit)
+        until: Until = "synced" if by_hand else "confirmed"
+        try:
+            outcomes = self._decide(halves, found, commit=commit)
+        except (TransactionCommittedError, TransactionRolledBackError) as error:
+            return PendingResponse(request.refusal(error), until)  # the outcome that it names may not be confirmed yet
         if by_hand:
             topics = {f"topic:{properties.topic.decode()}" for _, properties in found}
             after = f"{'commit' if commit else 'rollback'}: {header.reason}"
             request.change = AuditedChange(", ".join(sorted(topics)), after=after)
         reply = EndTransactionReply(tuple(CommittedPlace(each.queue_id, each.offset) for each in outcomes))
         response = request.reply(body=reply) if request.is_native else request.reply()
-        return PendingResponse(response, "synced" if by_hand else "confirmed")
+        return PendingResponse(response, until)
 
     async def _read(self, request: Request, half: HalfMessage) -> tuple[bytes, RoomProperties]:
         """Return the record of a half message, if it is the one that the request means and its user may send to its topic."""
