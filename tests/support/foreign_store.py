@@ -83,8 +83,10 @@ class ForeignDirectory:
         properties = f"DELAY\x01{level}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
         return self.add(SCHEDULE_TOPIC, body, queue_id=level - 1, properties=properties)
 
-    def add_half(self) -> int:
-        return self.add(HALF_TOPIC, b"half", properties=b"TRAN_MSG\x01true\x02")
+    def add_half(self, topic: str = "orders", queue_id: int = 0) -> int:
+        """Append a prepared message of a transaction. RocketMQ: TransactionalMessageBridge.parseHalfMessageInner."""
+        properties = f"TRAN_MSG\x01true\x02UNIQ_KEY\x01A1\x02PGROUP\x01shop\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
+        return self.add(HALF_TOPIC, b"half", properties=properties.encode())
 
     def end_halves(self, *offsets: int) -> None:
         self.add(OP_TOPIC, ",".join(map(str, offsets)).encode() + b",", properties=b"TAGS\x01d\x02")

@@ -7,10 +7,9 @@ import pytest
 from lockstep.protocol.bodies import HalfMessage
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN
-from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.names import HALF_TOPIC
 from support.effort import seeds
-from support.store_kit import BORN_HOST, confirmed
+from support.store_kit import confirmed
 from support.timer_machine import TimerMachine
 
 OK, NOT_FOUND, BUSY = ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND, ResponseCode.SYSTEM_BUSY
@@ -138,15 +137,75 @@ async def test_commit_waits_while_the_writes_of_its_topic_are_held() -> None:
 
 
 @pytest.mark.parametrize("restarts", RESTARTS)
-async def test_half_message_of_rocketmqs_broker_does_not_wait(restarts: str) -> None:
-    """Its record has no checksum, and other properties first."""
+async def test_messages_of_one_frame_are_ended_one_by_one_and_in_any_order(restarts: str) -> None:
     machine = await TimerMachine().start()
-    record = encode_record(HALF_TOPIC.encode(), 0, b"m", b"TRAN_MSG\x01true\x02REAL_TOPIC\x01orders\x02REAL_QID\x010", born_ms=1)
-    with pytest.raises(Exception, match="do not say when it is due"):
-        machine.store.append_frame(HALF_TOPIC, 0, record, 1, born_host=BORN_HOST, trusted=True)
-    await confirmed(machine.store)
+    halves = await machine.halves(b"m0", b"m1", b"m2")
+    assert [half.offset for half in halves] == [0, 1, 2]
     await again(machine, restarts)
-    assert len(machine.state.transactions) == 0
+    assert await machine.end(COMMIT, halves[2], halves[0]) == (OK, [(2, 0), (2, 1)])
+    await again(machine, restarts)
+    assert await machine.end(ROLLBACK, halves[1]) == (OK, [(-1, -1)])
+    assert await machine.arrived() == [b"m2", b"m0"]
+    await machine.stop()
+
+
+async def test_message_that_names_another_client_than_its_connection_is_not_stored() -> None:
+    """The client that it names would be asked, and would say of a transaction of which it knows nothing that it is rolled back."""
+    machine = await TimerMachine().start()
+    for told_id in ("", "10.0.0.7@1#b"):
+        response, _ = await machine.send_halves(b"m", client_id="10.0.0.7@1#a", told_id=told_id)
+        assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    response, _ = await machine.send_halves(b"m", group="not a group")
+    assert response.code == ResponseCode.MESSAGE_ILLEGAL
+    assert (machine.store.end_offset(HALF_TOPIC, 0), len(machine.state.transactions)) == (0, 0)
+    await machine.stop()
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+async def test_more_open_half_messages_than_the_limit_are_refused_until_others_have_ended(restarts: str) -> None:
+    machine = TimerMachine()
+    machine.halves_max = 3
+    await machine.start()
+    halves = await machine.halves(b"m0", b"m1")
+    await again(machine, restarts)
+    response, _ = await machine.send_halves(b"a", b"b")
+    assert (response.code, response.remark and "at most 3 (transactions_open_max)" in response.remark) == (BUSY, True)
+    await machine.half(b"m2")
+    assert (await machine.send_halves(b"a"))[0].code == BUSY
+    await machine.end(ROLLBACK, halves[0])
+    await again(machine, restarts)
+    await machine.half(b"m3")
+    assert (await machine.send_halves(b"a"))[0].code == BUSY
+    assert (machine.store.end_offset(HALF_TOPIC, 0), len(machine.state.transactions)) == (4, 3)
+    await machine.stop()
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+async def test_commit_from_before_the_topic_was_created_again_is_rolled_back_for_good(restarts: str) -> None:
+    machine = await TimerMachine().start()
+    old = await machine.half(b"old")
+    machine.create_topic("orders", 2, queues=0)
+    machine.create_topic("orders", 3)
+    await again(machine, restarts)
+    new = await machine.half(b"new")
+    assert await machine.end(COMMIT, old) == (ROLLED_BACK, [])
+    assert await machine.end(COMMIT, new) == (OK, [(2, 0)])
+    await again(machine, restarts)
+    assert await machine.end(COMMIT, old) == (ROLLED_BACK, []), "the first answer"
+    assert await machine.arrived() == [b"new"]
+    await machine.stop()
+
+
+async def test_request_whose_later_message_cannot_be_ended_ends_those_before_it_and_may_be_repeated() -> None:
+    machine = await TimerMachine().start()
+    free, held = await machine.half(b"free", topic="bills", queue_id=0), await machine.half(b"held")
+    machine.holds.hold("orders", "mover", 10_000, machine.clock.boot_ms())
+    assert await machine.end(COMMIT, free, held) == (BUSY, [])
+    await confirmed(machine.store)
+    assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free"], [])
+    machine.holds.release("orders", "mover")
+    assert await machine.end(COMMIT, free, held) == (OK, [(0, 0), (2, 0)])
+    assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free"], [b"held"])
     await machine.stop()
 
 
