@@ -12,9 +12,10 @@ from lockstep.broker.store.log.waiting_records import Room
 from lockstep.protocol.errors import MessageIllegalError
 from lockstep.protocol.messages.rooms import CARRIED, DUE_SHIFT, half_properties, home_properties, read_half, read_timer
 from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
-from lockstep.protocol.names import HALF_TOPIC
+from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC
+from lockstep.testing.simulation.disk import SimFiles
 from support.kernels import mutations, needs_kernels
-from support.store_kit import record
+from support.store_kit import BORN_HOST, Recorded, confirmed, kill, open_store, record, recovered
 from support.taken_frames import DEFAULT, STORED_MS, check_take
 
 PLACE = TopicField(HALF_TOPIC), 0
@@ -32,12 +33,17 @@ WRONG = [
     (HOME + b"TIMER_DELAY_MS\x015000", r"property TIMER_\* has no place"),
     (HOME + b"PGROUP\x01other", "property PGROUP has no place"),
     (HOME + b"TRAN_MSG\x01true", "property TRAN_MSG has no place"),
-    (HOME + b"__LS_FROM\x01h31:7", "lockstep's own"),
 ]
+OWN = [b"__LS_X\x01y", b"__LS_LAYOUT\x019", b"__LS_FROM\x01h31:7", b"__LS_DUE\x0131", b"__LS_FIRST\x010"]
+"""Names of lockstep, which belong nowhere behind the room's own."""
 
 
 def half(properties: bytes) -> bytes:
     return record(b"half", topic=HALF_TOPIC, properties=properties)
+
+
+def in_sequence(records: list[bytes]) -> bytes:
+    return seal_frame(records, FrameSequence("ab" * 16, 0, 1, 0, len(records), True, 0), 0)[0]
 
 
 def check(frame: bytes, count: int, **arguments: Any) -> bool:
@@ -49,14 +55,34 @@ def check(frame: bytes, count: int, **arguments: Any) -> bool:
 def test_kernel_takes_a_good_frame_with_and_without_a_sequence(properties: bytes) -> None:
     records = [half(properties), half(HOME + ID)]
     assert check(b"".join(records), 2)
-    assert check(seal_frame(records, FrameSequence("ab" * 16, 0, 1, 0, 2, True, 0), 0)[0], 2)
+    assert check(in_sequence(records), 2)
+    assert not check(in_sequence(records), 2, sequenced=False)
 
 
 @pytest.mark.parametrize(("properties", "words"), WRONG)
-def test_record_of_another_sender_or_home_is_refused(properties: bytes, words: str) -> None:
-    with pytest.raises(MessageIllegalError, match=words):
-        take_frame(bytearray(), half(properties), 1, *PLACE, **{**DEFAULT, "room": ROOM, "sequenced": False})
-    assert not check(half(properties), 1, sequenced=False)
+@pytest.mark.parametrize("number", [0, 1])
+@needs_kernels
+def test_record_of_another_sender_or_home_is_refused_at_each_place_and_leaves_nothing(properties: bytes, words: str, number: int) -> None:
+    records = [half(HOME + ID), half(HOME + ID)]
+    records[number] = half(properties)
+    for frame in (b"".join(records), in_sequence(records)):
+        tail = bytearray(b"before")
+        with pytest.raises(MessageIllegalError, match=f"record {number}: .*{words}"):
+            take_frame(tail, frame, 2, *PLACE, **{**DEFAULT, "room": ROOM})
+        assert tail == b"before"
+        assert not check(frame, 2)
+
+
+@pytest.mark.parametrize("own", OWN)
+@needs_kernels
+def test_own_names_of_lockstep_behind_those_of_the_room_are_refused(own: bytes) -> None:
+    """Else a client could say that its message was stored before, or ends another one."""
+    good, wrong = half(HOME + ID), half(HOME + own)
+    for records in ([wrong], [wrong, good], [good, wrong]):
+        for frame in (b"".join(records), in_sequence(records)):
+            with pytest.raises(MessageIllegalError):
+                take_frame(bytearray(), frame, len(records), *PLACE, **{**DEFAULT, "room": ROOM})
+            assert not check(frame, len(records))
 
 
 @pytest.mark.parametrize("properties", GOOD)
@@ -64,6 +90,67 @@ def test_record_of_another_sender_or_home_is_refused(properties: bytes, words: s
 def test_both_forms_agree_on_frames_that_were_changed_anywhere(properties: bytes) -> None:
     for frame in mutations(half(properties)):
         check(frame, 1)
+    for frame in mutations(in_sequence([half(properties), half(HOME + ID)])):
+        check(frame, 2)
+
+
+pieces = st.sampled_from(
+    [
+        HOME,
+        ORDERS,
+        half_properties("shop", "10.0.0.7@1#a"),
+        half_properties("", ""),
+        ID,
+        b"\x01",
+        b"\x02",
+        b"TRAN_MSG\x01true",
+        b"__LS_",
+        b"\xd9",
+    ]
+)
+
+
+@given(st.lists(st.lists(pieces, max_size=5).map(b"".join), min_size=1, max_size=3), st.booleans(), st.booleans())
+@needs_kernels
+def test_any_properties_give_what_python_gives(texts: list[bytes], sequenced: bool, trusted: bool) -> None:
+    records = [half(text) for text in texts]
+    for frame in (b"".join(records), in_sequence(records)):
+        check(frame, len(records), sequenced=sequenced, trusted=trusted)
+
+
+@needs_kernels
+def test_rooms_refuse_each_others_records() -> None:
+    delay = ORDERS + b"TIMER_DELAY_MS\x015000"
+    timers, timed = TopicField(TIMER_TOPIC), Room(ORDERS, 3_600_000)
+    assert check_take(record(b"later", topic=TIMER_TOPIC, properties=delay), 1, timers, 0, room=timed)
+    assert not check_take(record(b"half", topic=TIMER_TOPIC, properties=HOME + ID), 1, timers, 0, room=timed)
+    assert not check(half(delay), 1)
+
+
+@pytest.mark.parametrize("with_snapshot", [False, True])
+async def test_start_reads_a_frame_of_half_messages_with_its_running_crc(with_snapshot: bool) -> None:
+    """So that the producer's next frame is checked against it, and a repeat of this one is known."""
+    files, live = SimFiles(), Recorded()
+    store = await open_store(files)
+    store.on_waiting = live.waits
+    if with_snapshot:
+        await store.write_snapshot([])
+    wanted = FrameSequence("ab" * 16, 0, 1, 0, 3, True, 0)
+    frame, sealed = seal_frame([half(HOME + ID), half(HOME), half(HOME + ID)], wanted, 0)
+    place = store.append_frame(HALF_TOPIC, 0, frame, 3, born_host=BORN_HOST, sequenced=True, room=ROOM)
+    await confirmed(store)
+    (before,) = [era for *_, era in live.waiting[:1]]
+    assert live.waiting == [(HALF_TOPIC, offset, place.store_timestamp << DUE_SHIFT, before) for offset in range(3)]
+    await kill(store, files)
+
+    recorded = Recorded()
+    store, found = await recovered(files, recorded)
+    assert (found.cut_bytes, found.lost_messages) == (0, 0)
+    assert recorded.waiting == live.waiting
+    ((scope, end, stored),) = recorded.frames
+    assert (scope, end[:4]) == (("ab" * 16, 0, HALF_TOPIC, 0), (1, 0, 3, sealed.crc))
+    assert stored == (place.queue_offset, place.physical_offset, place.store_timestamp)
+    await store.close()
 
 
 def test_entry_of_a_half_message_has_the_time_at_which_it_was_stored() -> None:
