@@ -71,8 +71,8 @@ class Bench:
     def leave(self, endpoint: Asked) -> None:
         self.connections._remove(endpoint.id)
 
-    async def half(self, body: bytes = b"m", client_id: str = SENDER) -> HalfMessage:
-        return await self.machine.half(body, client_id=client_id)
+    async def half(self, body: bytes = b"m", client_id: str = SENDER, **how: Any) -> HalfMessage:
+        return await self.machine.half(body, client_id=client_id, **how)
 
     async def after(self, ms: int) -> None:
         self.machine.clock.now_ms += ms

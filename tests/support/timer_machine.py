@@ -253,19 +253,27 @@ class TimerMachine:
         return (await self.send((body, timer), **how))[0]
 
     async def send_halves(
-        self, *bodies: bytes, topic: str = "orders", queue_id: int = 2, group: str = "shop", client_id: str = "", told_id: str | None = None
+        self,
+        *bodies: bytes,
+        topic: str = "orders",
+        queue_id: int = 2,
+        group: str = "shop",
+        client_id: str = "",
+        told_id: str | None = None,
+        properties: bytes = b"",
     ) -> tuple[Command, list[str]]:
         """Send one frame of half messages as lockstep's clients do. Return the response and the ids of the messages.
 
-        `told_id`: the client id in the records, if it is not that of the connection.
+        `told_id`: the client id in the records, if it is not that of the connection. `properties` follow the id of each message.
         """
         layout, records, ids = self.state.topics.require_layout(topic), list[bytes](), list[str]()
         sender = half_properties(group, client_id if told_id is None else told_id)
         for body in bodies:
             ids.append(f"ID{self.sent:06}")
             self.sent += 1
-            properties = home_properties(topic, queue_id, layout.began) + sender + f"UNIQ_KEY\x01{ids[-1]}".encode()
-            records.append(encode_record(HALF_TOPIC.encode(), 0, body, properties, born_ms=1))
+            text = b"\x02".join(filter(None, (f"UNIQ_KEY\x01{ids[-1]}".encode(), properties)))
+            text = home_properties(topic, queue_id, layout.began) + sender + text
+            records.append(encode_record(HALF_TOPIC.encode(), 0, body, text, born_ms=1))
         wanted = FrameSequence(f"{self.sent:032x}", 0, 1, 0, len(records), True, 0)
         frame, sealed = seal_frame(records, wanted, 0)
         sequence = sealed.producer_id, sealed.partition, sealed.epoch, sealed.first, sealed.first_known, sealed.crc

@@ -1,16 +1,19 @@
 """Who is asked how a transaction has ended, when, and with what."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from lockstep.broker.processors.rooms.check_back import HOUR_MS, PER_CONNECTION, immunity_ms
-from lockstep.broker.tables.check_schedule import FIRST_PAUSE_MS
+from lockstep.broker.processors.rooms.check_back import HOUR_MS, PER_CONNECTION, UNSENT_BYTES_MAX, immunity_ms
+from lockstep.broker.tables.check_schedule import FIRST_PAUSE_MS, PAUSE_MS_MAX
+from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.transactions import COMMIT
 from lockstep.protocol.messages.properties import decode_properties
 from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.names import HALF_TOPIC
 from support.check_bench import CHECK_MS, SENDER, Bench, NoRights
-from support.timer_machine import TimerMachine
+from support.timer_machine import ReadGate, TimerMachine
 
 
 @pytest.fixture
@@ -96,15 +99,99 @@ async def test_message_that_is_too_old_is_asked_about_no_more(bench: Bench, capl
     bench.leave(sender)
     await bench.half()
     await bench.checks.look()
-    await bench.after(24 * HOUR_MS)
+    await bench.after(24 * HOUR_MS - 1)
     (half,) = bench.machine.state.transactions.from_offset(0, 9)
     assert not bench.checks.is_expired(half)
+    await bench.after(1)
+    assert not bench.checks.is_expired(half)
+    bench.machine.clock.now_ms += 1
+    assert bench.checks.is_expired(half)
     await bench.after(1_000)
     sender = bench.connect(SENDER)
     for _ in range(3):
         await bench.after(HOUR_MS)
     assert (sender.got, bench.checks.is_expired(half), len(bench.machine.state.transactions)) == ([], True, 1)
     assert sum("transaction.expired" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_message_that_is_not_too_old_any_more_is_asked_about_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """The limit was raised in the running broker."""
+    sender = bench.connect(SENDER)
+    half = await bench.half()
+    await bench.checks.look()
+    for hours, ms in ((24.0, 24 * HOUR_MS - 1), (48.0, 21 * HOUR_MS + HOUR_MS // 2)):
+        bench.terms = CHECK_MS, hours
+        sender.got.clear()
+        await bench.after(ms)
+        assert sender.offsets == [half.offset]
+        sender.got.clear()
+        await bench.after(HOUR_MS)
+        await bench.after(HOUR_MS)
+        assert sender.got == []
+    assert sum("transaction.expired" in record.getMessage() for record in caplog.records) == 2
+    await bench.machine.end(COMMIT, half)
+    bench.terms = CHECK_MS, 1_000.0
+    await bench.after(PAUSE_MS_MAX)
+    assert sender.got == []
+
+
+@pytest.mark.parametrize(("seconds", "asked_ms"), [(b"3", CHECK_MS), (b"6", CHECK_MS), (b"10", 10_000), (b"x", CHECK_MS), (b"90000", None)])
+async def test_message_with_an_immunity_is_asked_about_when_that_ends(bench: Bench, seconds: bytes, asked_ms: int | None) -> None:
+    """An immunity longer than the limit of the questions is no way to be never too old."""
+    sender = bench.connect(SENDER)
+    await bench.half(properties=b"CHECK_IMMUNITY_TIME_IN_SECONDS\x01" + seconds)
+    await bench.checks.look()
+    if asked_ms is None:
+        for _ in range(30):
+            await bench.after(HOUR_MS)
+        assert sender.got == []
+        return
+    passed_ms = 0
+    for at_ms in sorted({CHECK_MS, asked_ms}):
+        await bench.after(at_ms - 1 - passed_ms)
+        assert sender.got == []
+        await bench.after(1)
+        passed_ms = at_ms
+        assert len(sender.got) == (at_ms == asked_ms)
+
+
+async def test_connection_that_is_closed_or_does_not_read_is_not_asked(bench: Bench) -> None:
+    sender, other = bench.connect(SENDER), bench.connect("other")
+    half = await bench.half()
+    await bench.checks.look()
+    sender.unsent_bytes = UNSENT_BYTES_MAX + 1
+    await bench.after(CHECK_MS)
+    assert (sender.got, other.got) == ([], []), "the sender is there, and is asked when it reads"
+    sender.unsent_bytes = UNSENT_BYTES_MAX
+    await bench.after(1_000)
+    assert sender.offsets == [half.offset]
+    sender.closed = True
+    await bench.after(FIRST_PAUSE_MS)
+    assert (len(sender.got), other.offsets) == (1, [half.offset])
+
+
+async def test_questions_go_to_several_producers_of_the_group(bench: Bench) -> None:
+    """So that each one answers some when the sender is gone."""
+    producers = [bench.connect(f"p{number}") for number in range(3)]
+    for _ in range(2 * PER_CONNECTION):
+        await bench.half(client_id="gone")
+    await bench.checks.look()
+    await bench.after(CHECK_MS)
+    assert sorted(offset for each in producers for offset in each.offsets) == list(range(2 * PER_CONNECTION))
+    assert all(0 < len(each.got) <= PER_CONNECTION for each in producers)
+
+
+async def test_message_that_ends_while_it_is_read_is_not_asked_about(bench: Bench) -> None:
+    sender = bench.connect(SENDER)
+    half = await bench.half()
+    await bench.checks.look()
+    gate = ReadGate(bench.machine.store, room=HALF_TOPIC)
+    looking = asyncio.ensure_future(bench.after(CHECK_MS))
+    await gate.reached.wait()
+    assert (await bench.machine.end(COMMIT, half))[0] == ResponseCode.SUCCESS
+    gate.go.set()
+    await looking
+    assert sender.got == []
 
 
 async def test_sender_who_does_not_know_the_outcome_is_asked_at_once(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from lockstep.broker.classic.connections import ClassicConnection, ClientConnect
 from lockstep.broker.delivery.home_delivery import LOSSES
 from lockstep.broker.delivery.room_copies import asked_record
 from lockstep.broker.store import ReadStatus, Store
-from lockstep.broker.tables.check_schedule import CheckSchedule
+from lockstep.broker.tables.check_schedule import PAUSE_MS_MAX, CheckSchedule
 from lockstep.broker.tables.transaction_table import OpenHalf, TransactionTable
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import RequestCode
@@ -55,6 +55,8 @@ class CheckBack:
         self._connections = connections
         self.terms = terms
         self._schedule = CheckSchedule()
+        self._expired: set[int] = set()
+        """Those that are too old. They are looked at seldom: `transaction_hours_max` may be raised."""
         self._wake = asyncio.Event()
         self.asked_count = 0
         """Questions since the start."""
@@ -96,12 +98,17 @@ class CheckBack:
         """Ask about a half message, if it is open. `asked`: connection → questions in this look."""
         half, now_ms = self._table.find(offset), self._clock.monotonic_ms()
         if half is None:
-            self._schedule.forget(offset)
+            self._forget(offset)
             return
+        if offset in self._expired:
+            if self.is_expired(half):
+                self._schedule.put(offset, now_ms + PAUSE_MS_MAX)
+                return
+            self._expired.remove(offset)
         try:
             data = await self._read(half)
             if self._table.find(offset) is None:
-                self._schedule.forget(offset)  # it has ended meanwhile, or is lost
+                self._forget(offset)  # it has ended meanwhile, or is lost
                 return
             record = RecordView(data) if data else None
             found = None if record is None else read_half(record.properties)
@@ -151,8 +158,14 @@ class CheckBack:
         self.asked_count += 1
         self._schedule.put_asked(offset, now_ms)
 
-    def _expire(self, offset: int, found: RoomProperties) -> None:
+    def _forget(self, offset: int) -> None:
         self._schedule.forget(offset)
+        self._expired.discard(offset)
+
+    def _expire(self, offset: int, found: RoomProperties) -> None:
+        """Ask no more, unless the limit is raised."""
+        self._expired.add(offset)
+        self._schedule.put(offset, self._clock.monotonic_ms() + PAUSE_MS_MAX)
         facts = {"topic": found.topic.decode(), "group": found.group.decode(), "offset": offset}
         then = "nobody is asked any more: `lockstep tx ls` lists it, `lockstep tx commit` and `rollback` decide"
         log_limited(log, "warning", "transaction.expired", **facts, then=then)
