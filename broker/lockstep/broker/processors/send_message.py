@@ -224,7 +224,7 @@ class SendMessageProcessor:
             raise MessageIllegalError(f"property {TRAN_MSG} is not true: leave it out of a message that is not of a transaction")
         if half and request.is_native:
             raise MessageIllegalError("lockstep's clients send the messages of a transaction with SEND_RECORDS")
-        if half and (retry or header.batch):
+        if half and (retry or header.batch or header.topic.startswith(RETRY_PREFIX)):
             raise MessageIllegalError("a message of a transaction is sent alone, and to no topic of retries")
         if not half and header.sys_flag & TRANSACTION_BITS:
             raise MessageIllegalError(f"sysFlag {header.sys_flag:#x} has bits of a transaction, and property {TRAN_MSG} is not true")
