@@ -34,6 +34,7 @@ from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress, GroupSettings, QueueOffset, ResetBody, SubscriptionPolicy
+from lockstep.protocol.messages.record import RecordView
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT, SimServer, SimStage
@@ -78,6 +79,7 @@ VIEWS: dict[str, Callable[[bytes], object]] = {
     "records": message,
     "flags": lambda record: int.from_bytes(record[36:40], "big"),
     "times": lambda record: int.from_bytes(record[56:64], "big"),
+    "routes": lambda record: f"{RecordView(record).topic.decode()} {RecordView(record).queue_id}",
     "reconsumed": lambda record: int.from_bytes(record[72:76], "big"),
 }
 """Views of each stored message."""

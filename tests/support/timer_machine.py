@@ -1,7 +1,7 @@
 """A real store with timers and the handlers of their requests, on a machine whose clocks and disk the test sets."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from lockstep.broker.classic.connections import ClientConnections
@@ -17,7 +17,7 @@ from lockstep.broker.processors.rooms.recall import RecallProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
 from lockstep.broker.processors.sent_frames import SentFrames, WaitingLimits
-from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import ReadResult, Store
@@ -115,6 +115,8 @@ class TimerMachine:
         """That of the connection which sends half messages."""
         self.halves_max = 100_000
         """The largest number of open half messages (`transactions_open_max`), from the next start on."""
+        self.known: Callable[[], Awaitable[None]] | None = None
+        """Returns when the nameservers know the topics; None: they always do, and sends create none. From the next start on."""
         self.asked_soon: list[int] = []
         """Offsets of half messages whose senders do not know the outcome."""
 
@@ -147,7 +149,7 @@ class TimerMachine:
         self.half_carry = RoomCarry(store, HALF_TOPIC, state.transactions)
         delays = DelayedDelivery(store, state.delays, topics, self.home, LEVELS_MS)
         failed = FailedMessages(store, state.coordination, delays, topics)
-        creator = TopicProcessor(state.topics, self.holds, clock, auto_create=False)
+        creator = TopicProcessor(state.topics, self.holds, clock, auto_create=self.known is not None, wait_until_known=self.known)
         rooms = state.timers, state.transactions, WaitingLimits(100_000, 40 * DAY_MS, self.halves_max)
         frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms)
         connections = ClientConnections(state.coordination)
@@ -158,7 +160,7 @@ class TimerMachine:
             RecallProcessor(store, state.timers, BROKER),
             self.ends,
         ]
-        lanes = {name: LaneLimits(concurrency=2, queue_max=256) for name in (QUERY_LANE, TRANSACTION_LANE)}
+        lanes = {name: LaneLimits(concurrency=2, queue_max=256) for name in (QUERY_LANE, TRANSACTION_LANE, ROUTE_LANE)}
         self.dispatcher = Dispatcher(processors, store.writer, lanes)
         store.writer.on_arrival = lambda topic, _queue_id: self.timers.on_arrival() if topic == TIMER_TOPIC else None
 

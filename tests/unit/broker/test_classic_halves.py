@@ -1,5 +1,6 @@
 """Half messages of RocketMQ's clients: SEND_MESSAGE with TRAN_MSG, and END_TRANSACTION, which mostly wants no response."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,8 @@ from support.store_kit import confirmed
 from support.timer_machine import TimerMachine
 
 OK, ILLEGAL = ResponseCode.SUCCESS, ResponseCode.MESSAGE_ILLEGAL
+TURNS = 50
+"""Turns of the loop in which a response comes that waits for nothing."""
 PREPARED = 4
 """RocketMQ: MessageSysFlag.TRANSACTION_PREPARED_TYPE."""
 COMPRESSED = 1
@@ -193,4 +196,24 @@ async def test_response_to_a_half_message_comes_when_it_is_on_the_disk() -> None
         await machine.lose_power()
         await machine.start()
         assert len(machine.state.transactions) == open_before > 0
+    await machine.stop()
+
+
+async def test_response_to_a_half_message_that_creates_its_topic_comes_when_the_nameservers_know_that() -> None:
+    """Such a client asks for the route at once, and then not for 20 to 30 s."""
+    machine, known = TimerMachine(), asyncio.Event()
+
+    async def wait() -> None:
+        await known.wait()
+
+    machine.known = wait
+    await machine.start()
+    sending = asyncio.ensure_future(send(machine, topic="fresh"))
+    await machine.turns_until(lambda: len(machine.state.transactions) == 1)
+    await machine.store.sync()
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    assert not sending.done()
+    known.set()
+    assert reply_of(await sending).queue_offset == 0
     await machine.stop()

@@ -159,7 +159,8 @@ class SendMessageProcessor:
             appended = self._append_half(request, header, self._copy_of(request, record))
             reply = self._send_reply(request, header, queue_id, appended, (0,))
             # A sender that gets a weaker response rolls back, although the message may be stored.
-            return PendingResponse(request.reply(reply), "synced")
+            result = PendingResponse(request.reply(reply), "synced")
+            return self._creator.respond_when_known(request, result) if is_new else result
         if level > 0:
             self._frames.admit(request, header.topic, queue_id)
             appended = self._failed.delays.append(self._copy_of(request, record), level)
@@ -295,6 +296,8 @@ class SendMessageProcessor:
         """Raise MessageIllegalError, which names the message, for what a message of a batch can't be."""
         if delay_level(message.properties) > 0 or timer_of(message.properties) is not None or is_retry(message):
             raise MessageIllegalError(f"batch: message {number} is delayed or a retry: send it alone")
+        if is_half(message):
+            raise MessageIllegalError(f"batch, message {number}: a message of a transaction is sent alone")
         self._check_supported(request, message, retry=False)
 
     def _send_reply(
