@@ -106,6 +106,7 @@ async def test_carried_message_has_its_sender_and_is_committed_as_it_was_sent(re
     for _ in range(2):
         await carry(machine)
         await again(machine, restarts)
+    assert len(machine.state.transactions.outcomes()) == 0, "what is stored again has not ended"
     (present,) = machine.state.transactions.from_offset(0, 9)
     result = await machine.store.read_or_wait(HALF_TOPIC, 0, present.offset, 1, 1)
     found = read_half(RecordView(b"".join(result.parts)).properties)
