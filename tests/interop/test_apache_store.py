@@ -125,6 +125,15 @@ async def test_unfinished_work_is_refused_or_left_behind(rocketmq: RocketMQ, tmp
     async with running_cluster(tmp_path) as cluster:
         ours = await our_broker(cluster, "--adopt", "--adopt-without", "transactions", "--adopt-without", "timers")
         assert sorted(await rocketmq.client("consume", "billing", "orders", "4", nameserver=ours)) == names("a", 4)
+        assert json.loads(await cluster.command("tx", "ls", "--json"))["messages"] == [], "nobody is asked about those of the other broker"
+        await rocketmq.client("half", "orders", "ours", "1", nameserver=ours)
+        await cluster.kill("broker-a")
+        await cluster.restart("broker-a")
+        (ours_alone,) = json.loads(await cluster.command("tx", "ls", "--json"))["messages"]
+        await cluster.command("tx", "commit", ours_alone["message_id"], "--reason", "a test", "--yes")
+        assert len(await rocketmq.client("consume", "audit", "orders", "5", nameserver=ours)) == 5
+        await cluster.stop("broker-a")
+        assert "0 problems" in await cluster.command("store", "check", str(tmp_path / STORE))
 
 
 async def test_records_with_ipv6_hosts_are_served_and_go_back(class_path: str, tmp_path: Path) -> None:
