@@ -136,6 +136,29 @@ async def test_unfinished_work_is_refused_or_left_behind(rocketmq: RocketMQ, tmp
         assert "0 problems" in await cluster.command("store", "check", str(tmp_path / STORE))
 
 
+async def test_transactions_that_have_ended_are_done_for_the_other_broker(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    """It finds no op messages of ours, and would ask about all half messages from its offset on."""
+    store = str(tmp_path / STORE)
+    await rocketmq.start()
+    await rocketmq.client("send", "orders", "a", "2", "0", SMALL)
+    await rocketmq.stop()
+    async with running_cluster(tmp_path) as cluster:
+        ours = await our_broker(cluster, "--adopt")
+        await rocketmq.client("half", "orders", "h", "2", nameserver=ours)
+        first, second = json.loads(await cluster.command("tx", "ls", "--json"))["messages"]
+        await cluster.command("tx", "commit", first["message_id"], "--reason", "a test", "--yes")
+        await cluster.stop("broker-a")
+        assert "has 1 half messages, whose transactions are not decided" in await cluster.command("store", "export", store, code=1)
+        await cluster.restart("broker-a")
+        await cluster.command("tx", "rollback", second["message_id"], "--reason", "a test", "--yes")
+        await cluster.stop("broker-a")
+        await cluster.command("store", "export", store)
+    await rocketmq.start()
+    assert sorted(await rocketmq.client("consume", "billing", "orders", "3")) == [*names("a", 2), *names("h", 1)]
+    await rocketmq.stop()
+    assert offsets_of(rocketmq, "RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS") == 2
+
+
 async def test_records_with_ipv6_hosts_are_served_and_go_back(class_path: str, tmp_path: Path) -> None:
     if not has_ipv6():
         pytest.skip("no IPv6 on this machine: RocketMQ's broker can't write such records")
