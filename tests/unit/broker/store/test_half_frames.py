@@ -56,6 +56,11 @@ def test_kernel_takes_a_good_frame_with_and_without_a_sequence(properties: bytes
 def test_record_of_another_sender_or_home_is_refused(properties: bytes, words: str) -> None:
     with pytest.raises(MessageIllegalError, match=words):
         take_frame(bytearray(), half(properties), 1, *PLACE, **{**DEFAULT, "room": ROOM, "sequenced": False})
+
+
+@pytest.mark.parametrize("properties", [properties for properties, _words in WRONG])
+@needs_kernels
+def test_kernel_refuses_a_record_of_another_sender_or_home(properties: bytes) -> None:
     assert not check(half(properties), 1, sequenced=False)
 
 
