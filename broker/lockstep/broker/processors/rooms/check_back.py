@@ -15,6 +15,7 @@ from lockstep.broker.tables.check_schedule import PAUSE_MS_MAX, CheckSchedule
 from lockstep.broker.tables.transaction_table import OpenHalf, TransactionTable
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.headers.transactions import CheckTransactionHeader
 from lockstep.protocol.messages.ids import message_id_of
 from lockstep.protocol.messages.properties import CHECK_IMMUNITY, TRANSACTION_ID, UNIQ_KEY, decode_properties
@@ -31,8 +32,8 @@ log = get_logger("broker")
 
 LOOK_MS = 1_000
 """The interval at which messages are looked at of which nobody could be asked."""
-PER_LOOK = 1_000
-"""Questions in a second."""
+PER_SECOND = 1_000
+"""Half messages that are looked at in a second."""
 PER_CONNECTION = 100
 """Questions to a connection in a second."""
 UNSENT_BYTES_MAX = 4 << 20
@@ -58,6 +59,11 @@ class CheckBack:
         self._expired: set[int] = set()
         """Those that are too old. They are looked at seldom: `transaction_hours_max` may be raised."""
         self._wake = asyncio.Event()
+        self._second_ms = -LOOK_MS
+        """When the second began to which these belong:"""
+        self._left = PER_SECOND
+        self._asked: dict[int, int] = {}
+        """Connection → questions."""
         self.asked_count = 0
         """Questions since the start."""
 
@@ -90,12 +96,16 @@ class CheckBack:
         first_ms, _ = self.terms()
         self._schedule.put_all(self._table.take_opened(), self._clock.monotonic_ms() + first_ms)
         self._table.forget_outcomes(self._store.now_ms())
-        asked: dict[int, int] = {}
-        for offset in self._schedule.take(self._clock.monotonic_ms(), PER_LOOK):
-            await self._look(offset, asked)
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._second_ms >= LOOK_MS:
+            self._second_ms, self._left, self._asked = now_ms, PER_SECOND, {}
+        taken = self._schedule.take(now_ms, self._left)
+        self._left -= len(taken)
+        for offset in taken:
+            await self._look(offset)
 
-    async def _look(self, offset: int, asked: dict[int, int]) -> None:
-        """Ask about a half message, if it is open. `asked`: connection → questions in this look."""
+    async def _look(self, offset: int) -> None:
+        """Ask about a half message, if it is open."""
         half, now_ms = self._table.find(offset), self._clock.monotonic_ms()
         if half is None:
             self._forget(offset)
@@ -115,7 +125,9 @@ class CheckBack:
             if record is None or found is None:
                 self._schedule.put(offset, now_ms + LOOK_MS)  # it is not confirmed yet, or was stored again meanwhile
                 return
-            self._ask(offset, half, record, found, data, asked)
+            self._ask(offset, half, record, found, data)
+        except SystemBusyError:  # its entry is compared with the log
+            self._schedule.put(offset, now_ms + LOOK_MS)
         except Exception as error:  # one message: logged, and read again later
             log_limited(log, "error", "transaction.unreadable", offset=offset, error=text_of(error), then="it is read again later")
             self._schedule.put_asked(offset, now_ms)
@@ -133,18 +145,18 @@ class CheckBack:
             self._table.roll_back(half, self._store.now_ms())
         return b""
 
-    def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes, asked: dict[int, int]) -> None:
+    def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes) -> None:
         now_ms, age_ms = self._clock.monotonic_ms(), self._store.now_ms() - self._table.present_ms(half)
         properties = decode_properties(record.properties)
         if self.is_expired(half):
             self._expire(offset, found)
             return
         rest_ms = immunity_ms(properties.get(CHECK_IMMUNITY, "")) - age_ms
-        target = None if rest_ms > 0 else self._target(found, asked)
+        target = None if rest_ms > 0 else self._target(found)
         if target is None:
             self._schedule.put(offset, now_ms + max(rest_ms, LOOK_MS))
             return
-        asked[target.endpoint.id] = asked.get(target.endpoint.id, 0) + 1
+        self._asked[target.endpoint.id] = self._asked.get(target.endpoint.id, 0) + 1
         unique = properties.get(UNIQ_KEY, "")
         header = CheckTransactionHeader(
             tran_state_table_offset=offset,
@@ -170,22 +182,22 @@ class CheckBack:
         then = "nobody is asked any more: `lockstep tx ls` lists it, `lockstep tx commit` and `rollback` decide"
         log_limited(log, "warning", "transaction.expired", **facts, then=then)
 
-    def _target(self, found: RoomProperties, asked: dict[int, int]) -> ClassicConnection | None:
+    def _target(self, found: RoomProperties) -> ClassicConnection | None:
         """Return whom to ask about a half message; None if nobody is there, or its sender may come back."""
         group, topic, client_id = found.group.decode(), found.topic.decode(), found.client_id.decode()
         if client_id:
             sender = self._connections.producer(client_id)
             if sender is not None and sender.may_be_asked(group, topic):
-                return sender if self._is_free(sender, asked) else None
+                return sender if self._is_free(sender) else None
             if self._connections.may_return(client_id, self._clock.boot_ms()):
                 return None
-        others = [each for each in self._connections.producers(group) if each.may_be_asked(group, topic) and self._is_free(each, asked)]
+        others = [each for each in self._connections.producers(group) if each.may_be_asked(group, topic) and self._is_free(each)]
         others = [each for each in others if each.is_native or each.is_sender] or others
         return others[self._random.below(len(others))] if others else None
 
-    def _is_free(self, client: ClassicConnection, asked: dict[int, int]) -> bool:
+    def _is_free(self, client: ClassicConnection) -> bool:
         endpoint = client.endpoint
-        return not endpoint.closed and endpoint.unsent_bytes <= UNSENT_BYTES_MAX and asked.get(endpoint.id, 0) < PER_CONNECTION
+        return not endpoint.closed and endpoint.unsent_bytes <= UNSENT_BYTES_MAX and self._asked.get(endpoint.id, 0) < PER_CONNECTION
 
 
 def immunity_ms(text: str) -> int:
