@@ -4,7 +4,7 @@ The copy in the message's own topic, which names the half message, is the commit
 twice or in part. A decision that is repeated gets its first answer, and the opposite one is refused.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.room_copies import by_home
@@ -92,7 +92,9 @@ class EndTransactionProcessor:
     async def _read(self, request: Request, half: HalfMessage) -> tuple[bytes, RoomProperties]:
         """Return the record of a half message, if it is the one that the request means and its user may send to its topic."""
         header: EndTransactionHeader = request.header
-        data = await self._records.read_for_change(self._table.carried.find(half.offset))
+        data, tried = b"", -1
+        while not data and tried != (offset := self._table.carried.find(half.offset)):  # it may be stored again while it is read
+            data, tried = await self._records.read_for_change(offset), offset
         record = RecordView(data) if data else None
         found = None if record is None else read_half(record.properties)
         if record is None or found is None or (half.message_id and not is_named(record, half.message_id)):
@@ -104,21 +106,22 @@ class EndTransactionProcessor:
             )
         return data, found
 
-    def _decide(self, halves: Sequence[HalfMessage], found: Iterable[tuple[bytes, RoomProperties]], *, commit: bool) -> list[HalfOutcome]:
+    def _decide(self, halves: Sequence[HalfMessage], found: Sequence[tuple[bytes, RoomProperties]], *, commit: bool) -> list[HalfOutcome]:
+        """End those that are open. None is ended if one has ended the other way, or its outcome is not known any more."""
+        for half, (_, properties) in zip(halves, found, strict=True):
+            outcome = self._table.outcome(half.offset)
+            if outcome is not None:
+                _check_same(half, properties, outcome, commit=commit)
+            elif self._table.find(half.offset) is None:
+                raise QueryNotFoundError(f"how message {half.message_id} has ended is not known any more")
         outcomes = []
         for half, (data, properties) in zip(halves, found, strict=True):
             outcome = self._table.outcome(half.offset)
             if outcome is None:
                 open_half = self._table.find(half.offset)
-                if open_half is None:
-                    raise QueryNotFoundError(f"how message {half.message_id} has ended is not known any more")
+                assert open_half is not None
                 outcome = self._commit(open_half, data) if commit else self._roll_back(open_half)
-            if outcome.committed and not commit:
-                raise TransactionCommittedError(f"message {half.message_id} of topic {properties.topic.decode()} was committed")
-            if commit and not outcome.committed:
-                raise TransactionRolledBackError(
-                    f"message {half.message_id} of topic {properties.topic.decode()} was rolled back, or its topic was deleted"
-                )
+                _check_same(half, properties, outcome, commit=commit)
             outcomes.append(outcome)
         return outcomes
 
@@ -141,3 +144,12 @@ class EndTransactionProcessor:
         outcome = self._table.outcome(half.offset)
         assert outcome is not None, "it was recorded"
         return outcome
+
+
+def _check_same(half: HalfMessage, properties: RoomProperties, outcome: HalfOutcome, *, commit: bool) -> None:
+    """Refuse a decision that is the opposite of what has happened."""
+    message = f"message {half.message_id} of topic {properties.topic.decode()}"
+    if outcome.committed and not commit:
+        raise TransactionCommittedError(f"{message} was committed")
+    if commit and not outcome.committed:
+        raise TransactionRolledBackError(f"{message} was rolled back, or its topic was deleted")
