@@ -154,7 +154,6 @@ class SendMessageProcessor:
         level = delay_level(header.properties)
         timer, handle = None if level else timer_of(header.properties), None
         if is_half(header):
-            self._check_half(header, timed=level > 0 or timer is not None)
             self._frames.admit(request, header.topic, queue_id)
             appended = self._append_half(request, header, self._copy_of(request, record))
             reply = self._send_reply(request, header, queue_id, appended, (0,))
@@ -192,10 +191,6 @@ class SendMessageProcessor:
             return appended, None
         return appended, RecallHandle(header.topic, self._broker_name, due_ms, unique, appended.queue_offset).encode()
 
-    def _check_half(self, header: SendMessageHeader, *, timed: bool) -> None:
-        if timed or header.batch:
-            raise MessageIllegalError("a message of a transaction can't be delayed, and is sent alone")
-
     def _append_half(self, request: Request, header: SendMessageHeader, copy: MessageCopy) -> Appended:
         """Store a half message of RocketMQ's clients."""
         self._frames.check_pending(HALF_TOPIC, 1)
@@ -227,6 +222,8 @@ class SendMessageProcessor:
             raise MessageIllegalError("lockstep's clients send the messages of a transaction with SEND_RECORDS")
         if half and (retry or header.batch or header.topic.startswith(RETRY_PREFIX)):
             raise MessageIllegalError("a message of a transaction is sent alone, and to no topic of retries")
+        if half and (delay_level(header.properties) > 0 or timer_of(header.properties) is not None):
+            raise MessageIllegalError("a message of a transaction can't be delayed")
         if not half and header.sys_flag & TRANSACTION_BITS:
             raise MessageIllegalError(f"sysFlag {header.sys_flag:#x} has bits of a transaction, and property {TRAN_MSG} is not true")
         if retry and request.is_native:
