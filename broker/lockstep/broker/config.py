@@ -106,7 +106,7 @@ class BrokerConfig(ServerSettings):
     adopt: Annotated[bool, "Take over a store to which RocketMQ's broker has written; without it such a store is refused."] = False
     adopt_without: Annotated[
         tuple[str, ...],
-        "With --adopt: unfinished work of that broker to leave behind (transactions, timers, pop, compaction); otherwise it is refused.",
+        "With --adopt: unfinished work of that broker to leave behind (timers, pop, compaction); otherwise it is refused.",
     ] = ()
     scrub_kib_per_s: Annotated[int, Range(0, 1 << 20), "How fast the background scrub reads the log to find damage; 0 disables it."] = 128
     timer_days_max: Annotated[float, Range(0, above=True), "The longest delay of a message, in days."] = TIMER_DAYS_MAX

@@ -434,7 +434,7 @@ class RunningBroker:
         self.replicas.began(recovery.end, assumed_loss=assumed_loss, has_lost=recovery.lost_synced)
         if (foreign := self._opened.foreign) is not None:
             config = self._settings.config
-            await take_over(self._host, config.nameservers(), self._peers, config.store_path(), state, foreign)
+            await take_over(self._host, config.nameservers(), self._peers, config.store_path(), store, state, foreign)
         state.write_changes()
         await store.sync()
         await self._opened.mark_adopted()
