@@ -298,7 +298,7 @@ class RunningBroker:
         rooms = state.timers, state.transactions, waiting_limits(config)
         self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas, *rooms)
         groups = GroupChangesProcessor(coordination)
-        changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store)
+        changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store, state.transactions.__len__)
         names = config.name, config.cluster
         return [
             SendProcessor(state.sequences, frames, connections.client_id),

@@ -125,14 +125,17 @@ async def test_commit_to_a_topic_that_was_deleted_rolls_back() -> None:
     await machine.stop()
 
 
-async def test_commit_waits_while_the_writes_of_its_topic_are_held() -> None:
+async def test_held_writes_hold_new_half_messages_and_no_decision() -> None:
+    """A move of queues waits until no transaction of the topic is open."""
     machine = await TimerMachine().start()
-    half = await machine.half(b"m")
+    halves = await machine.halves(b"m0", b"m1")
     machine.holds.hold("orders", "mover", 10_000, machine.clock.boot_ms())
-    assert await machine.end(COMMIT, half) == (BUSY, [])
-    assert len(machine.state.transactions) == 1
+    assert (await machine.send_halves(b"m2"))[0].code == BUSY
+    assert await machine.end(COMMIT, halves[0]) == (OK, [(2, 0)])
+    assert await machine.end(ROLLBACK, halves[1]) == (OK, [(-1, -1)])
+    assert len(machine.state.transactions) == 0
     await machine.pass_ms(11_000, step_ms=11_000)
-    assert await machine.end(COMMIT, half) == (OK, [(2, 0)])
+    assert (await machine.send_halves(b"m2"))[0].code == OK
     await machine.stop()
 
 
@@ -198,14 +201,12 @@ async def test_commit_from_before_the_topic_was_created_again_is_rolled_back_for
 
 async def test_request_whose_later_message_cannot_be_ended_ends_those_before_it_and_may_be_repeated() -> None:
     machine = await TimerMachine().start()
-    free, held = await machine.half(b"free", topic="bills", queue_id=0), await machine.half(b"held")
-    machine.holds.hold("orders", "mover", 10_000, machine.clock.boot_ms())
-    assert await machine.end(COMMIT, free, held) == (BUSY, [])
-    await confirmed(machine.store)
-    assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free"], [])
-    machine.holds.release("orders", "mover")
-    assert await machine.end(COMMIT, free, held) == (OK, [(0, 0), (2, 0)])
-    assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free"], [b"held"])
+    free, gone = await machine.half(b"free", topic="bills", queue_id=0), await machine.half(b"gone")
+    machine.create_topic("orders", 2, queues=0)
+    for _ in range(2):
+        assert await machine.end(COMMIT, free, gone) == (ROLLED_BACK, [])
+        await confirmed(machine.store)
+        assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free"], [])
     await machine.stop()
 
 

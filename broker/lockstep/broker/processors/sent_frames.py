@@ -81,10 +81,13 @@ class SentFrames:
     def append_waiting(
         self, request: Request, topic: str, queue_id: int, room_topic: str, room: Room, count: int, *, sequenced: bool
     ) -> Appended:
-        """Append the request's frame to a waiting room; `topic` and `queue_id` are its home. Raises the errors of `append`, but not those
-        of held writes: the queue itself is not written to."""
-        self.topics.check_writable(topic, queue_id)
-        self.check_load()
+        """Append the request's frame to a waiting room; `topic` and `queue_id` are its home. Raises the errors of `append`, but for timers
+        not those of held writes: the queue itself is not written to."""
+        if room_topic == HALF_TOPIC:
+            self.check_room(topic, queue_id)  # a move of the queues waits until no transaction is open
+        else:
+            self.topics.check_writable(topic, queue_id)
+            self.check_load()
         self.check_pending(room_topic, count)
         self._count_for_user(request)
         plain = bytes(request.body) if isinstance(request.body, memoryview) else request.body

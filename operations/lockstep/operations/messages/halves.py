@@ -6,6 +6,7 @@ from typing import Any
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import BrokerAddress, HalfRow
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.protocol.headers.transactions import ListHalvesHeader
 from lockstep.protocol.names import check_topic
 
@@ -45,20 +46,23 @@ async def list_halves(admin: AdminClient, wanted: ListHalvesHeader) -> HalfList:
             check_topic(wanted.topic)
             await admin.route(wanted.topic)  # a misspelt name is reported
         brokers = await admin.brokers()
-        pages = await gather_results({each.name: _of_broker(admin, each, wanted) for each in brokers})
+        pages = await gather_results({each.name: list_halves_at(admin, each, wanted) for each in brokers})
     found = [message for messages, _, _ in pages.values.values() for message in messages]
     found.sort(key=lambda each: (each.row.sent_ms, each.broker, each.row.offset))
     totals = list(pages.values.values())
     return HalfList(found, sum(count for _, count, _ in totals), sum(unread for _, _, unread in totals), dict(pages.failed))
 
 
-async def _of_broker(admin: AdminClient, broker: BrokerAddress, wanted: ListHalvesHeader) -> tuple[list[OpenMessage], int, int]:
+async def list_halves_at(admin: AdminClient, broker: BrokerAddress, wanted: ListHalvesHeader) -> tuple[list[OpenMessage], int, int]:
     """Return the half messages of one broker, how many it has of all, and how many it could not read."""
     found: list[OpenMessage] = []
     cursor: int | None = 0
     count = unread = 0
     while cursor is not None:
-        page = await admin.list_halves(broker, replace(wanted, cursor=cursor, limit=PAGE_MAX))
+        try:
+            page = await admin.list_halves(broker, replace(wanted, cursor=cursor, limit=PAGE_MAX))
+        except RequestCodeNotSupportedError:  # an earlier version, which has none
+            break
         found += [OpenMessage(broker.name, row) for row in page.rows]
         cursor, count, unread = page.cursor, page.open, unread + page.unread
     return found, count, unread
