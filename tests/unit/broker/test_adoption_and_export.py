@@ -347,12 +347,21 @@ async def test_export_waits_for_transactions_and_then_passes_over_half_messages(
     assert offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] == {0: 1}
 
 
+LIKE_OURS = [
+    b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02TRAN_MSG\x01true\x02PGROUP\x01shop\x02UNIQ_KEY\x01A1\x02",
+    b"REAL_TOPIC\x01orders\x02REAL_QID\x010\x02__LS_LAYOUT\x011\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01A1\x02",
+]
+"""Properties of half messages that are more like ours than those of RocketMQ's broker ever are."""
+
+
 async def test_transactions_that_were_left_behind_are_never_delivered_and_new_ones_are(tmp_path: Path) -> None:
     root = tmp_path / "store"
     directory = ForeignDirectory(root)
+    directory.add_half()
+    for properties in LIKE_OURS:
+        directory.add(HALF_TOPIC, b"half", properties=properties)
     for number in range(3):
         directory.add("orders", b"m%d" % number)
-        directory.add_half()
     directory.write(topic_entry("orders", 1), topic_entry(HALF_TOPIC, 1))
     adopted = settings(tmp_path, adopt=True, adopt_without=("transactions",))
     for config in (adopted, settings(tmp_path)):
@@ -375,6 +384,7 @@ async def test_transactions_that_were_left_behind_are_never_delivered_and_new_on
         store = broker._store
         assert store is not None
         assert (store.bounds(HALF_TOPIC, 0), store.damage.lost()) == ((0, 4), [])
+    assert (await inspect_store(ReadOnlyFiles(), str(root))).exit_code == 0
     await export_store(Host.real(), str(root))
     offsets = read_fastjson((root / "config" / "consumerOffset.json").read_bytes(), what="the offsets")["offsetTable"]
     assert offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] == {0: 4}
