@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lockstep.broker.processors.rooms import check_back
 from lockstep.broker.processors.rooms.check_back import HOUR_MS, PER_CONNECTION, UNSENT_BYTES_MAX, immunity_ms
 from lockstep.broker.tables.check_schedule import FIRST_PAUSE_MS, PAUSE_MS_MAX
 from lockstep.protocol.codes import ResponseCode
@@ -89,8 +90,29 @@ async def test_client_is_asked_a_hundred_questions_in_a_second(bench: Bench) -> 
     await bench.checks.look()
     await bench.after(CHECK_MS)
     assert len(sender.got) == PER_CONNECTION
-    await bench.after(1_000)
+    await bench.after(999)
+    assert len(sender.got) == PER_CONNECTION
+    await bench.after(1)
     assert sorted(sender.offsets) == list(range(PER_CONNECTION + 20))
+
+
+async def test_arrivals_do_not_raise_the_questions_in_a_second(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new half message wakes the task that asks. The limits are of all connections, and of each."""
+    monkeypatch.setattr(check_back, "PER_SECOND", 5)
+    monkeypatch.setattr(check_back, "PER_CONNECTION", 3)
+    first, second = bench.connect(SENDER), bench.connect("b")
+    for number in range(12):
+        await bench.half(client_id=(SENDER, "b")[number % 2])
+    await bench.checks.look()
+    await bench.after(CHECK_MS)
+    for _ in range(4):
+        await bench.half()
+        await bench.checks.look()
+        assert (len(first.got), len(second.got)) == (3, 2)
+    for _ in range(3):
+        await bench.after(1_000)
+    assert sorted(first.offsets + second.offsets) == list(range(12))
+    assert first.offsets == list(range(0, 12, 2))
 
 
 async def test_message_that_is_too_old_is_asked_about_no_more(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
