@@ -9,6 +9,7 @@ from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.home_delivery import HomeDelivery
+from lockstep.broker.delivery.room_bytes import RoomBytes
 from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.processors.query import QUERY_LANE
@@ -119,6 +120,8 @@ class TimerMachine:
         self.sent = 0
         self.client_id = ""
         """That of the connection which sends half messages."""
+        self.bytes_max = 1 << 40
+        """The largest number of bytes of pending timers (`timer_mib_max`), from the next start on."""
         self.halves_max = 100_000
         """The largest number of open half messages (`transactions_open_max`), from the next start on."""
         self.known: Callable[[], Awaitable[None]] | None = None
@@ -157,7 +160,8 @@ class TimerMachine:
         failed = FailedMessages(store, state.coordination, delays, topics)
         creator = TopicProcessor(state.topics, self.holds, clock, auto_create=self.known is not None, wait_until_known=self.known)
         rooms = state.timers, state.transactions, WaitingLimits(100_000, 40 * DAY_MS, self.halves_max)
-        frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms)
+        self.bytes = RoomBytes(store, TIMER_TOPIC, state.timers, lambda: self.bytes_max)
+        frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms, self.bytes)
         connections = ClientConnections(state.coordination)
         self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.asked_soon.append)
         processors = [
