@@ -151,7 +151,7 @@ class TimerMachine:
 
     def _connect(self) -> None:
         store, state, clock = self.store, self.state, self.clock
-        topics = GroupTopics(state.topics, store.check_new_state, lambda topic: self.holds.holds(topic, clock.boot_ms()))
+        self.topics = topics = GroupTopics(state.topics, store.check_new_state, lambda topic: self.holds.holds(topic, clock.boot_ms()))
         self.home = HomeDelivery(store, topics)
         self.timers = RestingDelivery(store, state.timers, self.home, clock)
         self.carry = RoomCarry(store, TIMER_TOPIC, state.timers)

@@ -294,7 +294,7 @@ class RunningBroker:
         topics, pulls, failed, copies = self.topics, self.pulls, self.failed, self.copies
         coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
         connections = ClientConnections(coordination)
-        self.checks = CheckBack(host, store, state.transactions, connections, self._check_terms)
+        self.checks = CheckBack(host, store, state.transactions, connections, self._check_terms, group_topics.deleted_since)
         self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.checks.ask_soon)
         rooms = state.timers, state.transactions, waiting_limits(config)
         self.timer_bytes = RoomBytes(store, TIMER_TOPIC, state.timers, lambda: self._timer_bytes_max(self._settings.config))

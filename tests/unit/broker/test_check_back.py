@@ -157,6 +157,27 @@ async def test_message_that_is_not_too_old_any_more_is_asked_about_again(bench: 
     assert sender.got == []
 
 
+@pytest.mark.parametrize("age_ms", [0, 25 * HOUR_MS], ids=["young", "too old"])
+@pytest.mark.parametrize("created_again", [False, True])
+async def test_message_whose_topic_was_deleted_is_rolled_back(
+    bench: Bench, age_ms: int, created_again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is asked about it, and nothing waits for its decision any more."""
+    half = await bench.half()
+    await bench.checks.look()
+    if age_ms:
+        await bench.after(age_ms)
+        await bench.after(1_000)
+    bench.machine.create_topic("orders", 2, queues=0)
+    if created_again:
+        bench.machine.create_topic("orders", 3)
+    sender = bench.connect(SENDER)
+    await bench.after(PAUSE_MS_MAX)
+    assert (sender.got, len(bench.machine.state.transactions)) == ([], 0)
+    assert (await bench.machine.end(COMMIT, half))[0] == ResponseCode.TRANSACTION_SHOULD_ROLLBACK
+    assert "transaction.rolled_back" in caplog.text
+
+
 @pytest.mark.parametrize(("seconds", "asked_ms"), [(b"3", CHECK_MS), (b"6", CHECK_MS), (b"10", 10_000), (b"x", CHECK_MS), (b"90000", None)])
 async def test_message_with_an_immunity_is_asked_about_when_that_ends(bench: Bench, seconds: bytes, asked_ms: int | None) -> None:
     """An immunity longer than the limit of the questions is no way to be never too old."""
