@@ -262,6 +262,8 @@ class TimersAndClocks(RuleBasedStateMachine):
         left = [self._left_ms(timer) for timer in self.pending.values() if not timer.taken]
         next_ms = self.table.next_ms(self.now_ms, self.wall_ms)
         assert not left or (next_ms is not None and next_ms <= min(left))
+        last_ms = self.table.last_ms(self.now_ms, self.wall_ms)
+        assert not left or (last_ms is not None and last_ms >= max(left))
 
 
 TestTimersAndClocks = TimersAndClocks.TestCase

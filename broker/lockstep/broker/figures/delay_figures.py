@@ -45,7 +45,8 @@ async def delay_figures(store: Store, delivered: DelayTable) -> list[DelayFigure
 
 def timer_figures(timers: TimerTable, now_ms: int, wall_ms: int) -> DelayFigures:
     """Return the figures of the messages with a delay of any length, or that wait until a time of day."""
-    return DelayFigures(ANY_DELAY, len(timers), timers.next_ms(now_ms, wall_ms), timers.due_counts(now_ms, wall_ms, DUE_WITHIN_MS))
+    due = timers.due_counts(now_ms, wall_ms, DUE_WITHIN_MS)
+    return DelayFigures(ANY_DELAY, len(timers), timers.next_ms(now_ms, wall_ms), due, timers.last_ms(now_ms, wall_ms))
 
 
 async def _due(store: Store, queue_id: int, first: int, high: int) -> tuple[int | None, tuple[int, ...] | None]:

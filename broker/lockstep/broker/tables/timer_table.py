@@ -185,6 +185,11 @@ class _Wheel:
         first = [self.times[0]] if self.times else []
         return min([*first, self.keys[0] << BUCKET_BITS] if self.keys else first, default=None)
 
+    def last_ms(self) -> int | None:
+        """Return the time of the last timer, also of one that was removed, or the end of its bucket. None if the wheel is empty."""
+        ends = [(key + 1 << BUCKET_BITS) - 1 for key, bucket in self.buckets.items() if bucket]
+        return max([*ends, *self.slots], default=None)
+
     def copies(self) -> "Iterator[tuple[int, array[int], Callable[[int], bool], int]]":
         """Yield copies in pieces: (key of a bucket, timers, whether the one with an offset is left out, what completes a packed timer)."""
         for key, bucket in self.buckets.items():
@@ -401,6 +406,14 @@ class TimerTable:
             if (first_ms := wheel.next_ms()) is not None:
                 waits.append(first_ms - self._until(era, now_ms, wall_ms))
         return min(waits, default=None)
+
+    def last_ms(self, now_ms: int, wall_ms: int) -> int | None:
+        """Return in how many ms all timers are due at the latest: the bucket of the last one ends then. None if the wheels are empty."""
+        waits = [0] if self._taken else []
+        for era, wheel in self._wheels.items():
+            if (last_ms := wheel.last_ms()) is not None:
+                waits.append(last_ms - self._until(era, now_ms, wall_ms))
+        return max(waits, default=None)
 
     def due_counts(self, now_ms: int, wall_ms: int, within_ms: Iterable[int]) -> tuple[int, ...]:
         """Return how many timers are due within each of these times and not within the one before it, and how many later.

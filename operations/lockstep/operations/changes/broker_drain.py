@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from lockstep.operations.admin_client import AdminClient, by_name
 from lockstep.operations.brokers.replica_query import read_copies
@@ -19,10 +19,11 @@ from lockstep.operations.changes.layouts.drain import (
 )
 from lockstep.operations.changes.layouts.layout_change import alter_layout
 from lockstep.operations.changes.layouts.layout_publish import publish_layout
-from lockstep.operations.changes.layouts.queue_move import NotConsumedError, put_in_order, waiting_count
+from lockstep.operations.changes.layouts.queue_move import NotConsumedError, put_in_order
 from lockstep.operations.changes.layouts.write_hold import NotHeldError
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
+from lockstep.operations.text import format_time
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
 from lockstep.protocol.topics.queue import TopicLayout
@@ -40,13 +41,27 @@ class BrokerDrain(Operation):
     path = "broker-drain"
 
     name: Annotated[str, Argument(metavar="NAME", help="The broker's name.")]
+    leave_waiting: Annotated[
+        bool,
+        Option(
+            flags=("--leave-waiting",),
+            help="If messages wait there for their delay, a retry or a transaction, end when the queues are closed to writers: keep the "
+            "broker running until they are delivered, and run the command again.",
+        ),
+    ] = False
 
     async def plan(self, admin: AdminClient) -> Plan:
         await registered_broker(admin, self.name)
         topics = tuple(with_queues_on(self.name, await admin.layouts()))
 
         async def carry_out() -> ChangeOutcome:
-            await drain(admin, self.name)
+            if not await drain(admin, self.name, leave_waiting=self.leave_waiting):
+                waiting = await read_waiting(admin, self.name)
+                lines = [
+                    f"the queues of broker {self.name} are closed to writers, and it is not drained yet: {waiting.text}",
+                    f"keep it running until they are delivered and consumed, and run `lockstep broker drain {self.name}` again",
+                ]
+                return ChangeOutcome(lines, {"broker": self.name, "drained": False, **waiting.as_json()})
             return ChangeOutcome(
                 [f"broker {self.name} is drained: no topic has a queue there. Stop it"], {"broker": self.name, "drained": True}
             )
@@ -109,8 +124,11 @@ class BrokerRemove(Operation):
         return Plan([f"{sentence}." for sentence in lost], carry_out, tuple(layouts), nothing=None if layouts else nothing)
 
 
-async def drain(admin: AdminClient, name: str) -> None:
-    """Take every queue off the broker. Raise OperationError if queues come back, or dead letters are left."""
+async def drain(admin: AdminClient, name: str, *, leave_waiting: bool = False) -> bool:
+    """Take every queue off the broker. With `leave_waiting`, close them, and return False if messages wait there.
+
+    Raise OperationError if queues come back, or dead letters are left.
+    """
     closed: set[str] = set()
     while used := await _used_topics(admin, name):
         for topic in used:
@@ -120,6 +138,8 @@ async def drain(admin: AdminClient, name: str) -> None:
                     "got them. Wait until it ends, and run this one again"
                 )
             await close_queues(admin, topic, name)
+        if leave_waiting and (await read_waiting(admin, name)).count:
+            return False
         # The topics of retries come last: a message of another topic that fails is stored there.
         for group_topics in (False, True):
             await drop_queues(admin, [topic for topic in used if (group_of_topic(topic) is not None) is group_topics], name)
@@ -132,6 +152,31 @@ async def drain(admin: AdminClient, name: str) -> None:
             f"broker {name} has no queue to consume any more, but dead letters of the groups {groups}: replay them (`lockstep dlq replay "
             f"GROUP`), or give them up with `lockstep broker remove {name} --force` after it was stopped"
         )
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingAtBroker:
+    """The messages that wait at one broker for their delay, a retry or a transaction."""
+
+    count: int
+    last_due_ms: int | None
+    """The time (ms since 1970) at which all that wait for a delay of any length or a time of day are due; None if none does."""
+
+    @property
+    def text(self) -> str:
+        last = "" if self.last_due_ms is None else f", the last of those with a delay until {format_time(self.last_due_ms)}"
+        return f"{self.count:,} messages wait there for their delay, a retry or a transaction{last}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"waiting": self.count, "last_due_at": None if self.last_due_ms is None else format_time(self.last_due_ms)}
+
+
+async def read_waiting(admin: AdminClient, name: str) -> WaitingAtBroker:
+    """Return what waits at the broker. Raise OperationError if it is not registered."""
+    found = await admin.overview(await registered_broker(admin, name))
+    last_ms = max((each.last_due_ms for each in found.delays if each.last_due_ms is not None), default=None)
+    return WaitingAtBroker(found.status.delayed_messages, None if last_ms is None else admin.host.clock.wall_ms() + last_ms)
 
 
 def _lost(topic: str, layout: TopicLayout, name: str) -> str:
@@ -144,11 +189,11 @@ async def _used_topics(admin: AdminClient, name: str) -> list[str]:
     it would open a queue again."""
     report = WaitReport(admin)
     while True:
-        count = await waiting_count(admin, await registered_broker(admin, name))
+        waiting = await read_waiting(admin, name)
         used = [topic for topic in with_queues_on(name, await admin.layouts()) if not topic.startswith(DLQ_PREFIX)]
-        if used or not count:
+        if used or not waiting.count:
             return used
-        report.say(f"waiting until {name} has delivered {count} messages that wait for their delay, a retry or a transaction")
+        report.say(f"waiting until {name} has delivered them: {waiting.text}")
         await asyncio.sleep(STEP_S)
 
 

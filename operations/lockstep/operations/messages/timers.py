@@ -11,7 +11,7 @@ from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.messages.find import check_key
 from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import BrokerAddress, WaitingRow
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import ConfigError, RequestCodeNotSupportedError
 from lockstep.protocol.headers.offsets import ListWaitingHeader
 from lockstep.protocol.messages.properties import check_text
 from lockstep.protocol.names import check_topic
@@ -153,7 +153,11 @@ class _Pages:
         """Read pages until one has rows, or there are no more."""
         while not self.rows and not self.ended:
             cursor = self._next
-            page = await self._admin.list_waiting(self._broker, self._criteria.header(cursor, self._count))
+            try:
+                page = await self._admin.list_waiting(self._broker, self._criteria.header(cursor, self._count))
+            except RequestCodeNotSupportedError:  # an earlier version, at which none waits
+                self.ended = True
+                return
             self.rows.extend(WaitingTimer(self._broker.name, row) for row in page.rows)
             self._leave_out()
             self.pending = page.pending

@@ -72,6 +72,8 @@ class DelayFigures:
     due: tuple[int, ...] | None
     """How many are due within each time of DUE_WITHIN_MS (protocol/delays.py) and not within the one before it, and how many later; None
     if that was not looked up."""
+    last_due_ms: int | None = None
+    """Milliseconds until all of them are due, up to 65 s more than that; None if it was not looked up."""
 
 
 @dataclass(frozen=True, slots=True)

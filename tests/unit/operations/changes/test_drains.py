@@ -1,8 +1,9 @@
 """Brokers are drained and removed: no topic loses its last queue, no message is left behind, and no failed request counts as an answer."""
 
 import asyncio
+import json
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -34,6 +35,7 @@ from lockstep.testing import TestCluster
 from support.queue_moves import broker_named, layout_of, ordered_worker, until_unregistered
 
 TOPIC = "orders"
+HOUR_MS = 3_600_000
 
 
 async def test_two_drains_at_once_leave_each_topic_a_queue_to_write_to(lockstep_cluster: TestCluster) -> None:
@@ -128,6 +130,32 @@ async def test_drain_waits_for_a_message_that_waits_for_its_delay(lockstep_clust
         await producer.send(Message(TOPIC, b"late"), queue=MessageQueue(TOPIC, "broker-a", 0), delay=timedelta(seconds=30))
         await carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)
     assert b"late" in bodies
+    assert (await layout_of(admin, TOPIC)).brokers == ("broker-b",)
+
+
+async def test_drain_leaves_what_waits_and_says_until_when(lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await cluster.create_topic(TOPIC, queues=1)
+    bodies: list[bytes] = []
+    await cluster.start("worker", ordered_worker(cluster, "billing", TOPIC, bodies))
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, b"late"), queue=MessageQueue(TOPIC, "broker-a", 0), delay=timedelta(hours=1))
+        sent_ms = admin.host.clock.wall_ms()
+        for _ in range(2):
+            capsys.readouterr()
+            await carry_out(BrokerDrain(name="broker-a", leave_waiting=True), cluster.nameserver, as_json=True)
+            shown = json.loads(capsys.readouterr().out)
+            assert (shown["drained"], shown["waiting"]) == (False, 1)
+            last_ms = datetime.fromisoformat(shown["last_due_at"]).timestamp() * 1_000 - sent_ms
+            assert HOUR_MS - 1_000 <= last_ms <= HOUR_MS + 66_000
+            assert (await layout_of(admin, TOPIC)).write_count("broker-a") == 0
+        await producer.send(Message(TOPIC, b"now"))
+        await cluster.advance(seconds=3_600)
+        await cluster.advance(seconds=10)
+        assert sorted(bodies) == [b"late", b"now"]
+        await carry_out(BrokerDrain(name="broker-a", leave_waiting=True), cluster.nameserver, as_json=True)
+    assert json.loads(capsys.readouterr().out)["drained"]
     assert (await layout_of(admin, TOPIC)).brokers == ("broker-b",)
 
 
