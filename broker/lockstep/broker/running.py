@@ -280,6 +280,7 @@ class RunningBroker:
             self.timers,
             lambda: self._settings.config.timer_pending_max,
             lambda: (self.ends.committed_count, self.ends.rolled_back_count, self.checks.asked_count),
+            self.checks.expired_count,
         )
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
@@ -317,7 +318,9 @@ class RunningBroker:
             pulls,
             QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
-            ListHalvesProcessor(store, state.transactions, self.checks.is_expired),
+            ListHalvesProcessor(
+                store, state.transactions, self.checks.is_expired, lambda client_id: connections.producer(client_id) is not None, budget
+            ),
             self.ends,
             WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),
             PurgeProcessor(store, state, self.maintenance.move_groups),

@@ -25,6 +25,7 @@ def ls_command(
     transaction: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="List the messages of this transaction, or the one with this id.")
     ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="List the messages that have this key.")] = None,
     expired: Annotated[bool, typer.Option("--expired", help="List only those that are too old to be asked about.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Print at most N messages, the oldest.")] = 100,
     nameserver: NameserverOption = DEFAULT_CLUSTER,
@@ -34,7 +35,7 @@ def ls_command(
 
     Brokers ask their producers about them, for 24 hours unless --transaction-hours-max of the broker says otherwise.
     """
-    run(_list(ListHalvesHeader(topic, group, transaction, expired), limit, nameserver, as_json))
+    run(_list(ListHalvesHeader(topic, group, transaction, key, expired), limit, nameserver, as_json))
 
 
 async def _list(wanted: ListHalvesHeader, limit: int, nameserver: ClusterAddress, as_json: bool) -> None:
@@ -55,7 +56,8 @@ async def _list(wanted: ListHalvesHeader, limit: int, nameserver: ClusterAddress
 
 def _row(message: OpenMessage) -> tuple[object, ...]:
     row = message.row
-    names = row.transaction_id or None, row.message_id or None, row.keys or None, row.producer_group, row.client_id or None
+    client = row.client_id if row.connected or not row.client_id else f"{row.client_id} (gone)"
+    names = row.transaction_id or None, row.message_id or None, row.keys or None, row.producer_group, client or None
     return format_time(row.sent_ms), row.topic, f"{message.broker}:{row.queue_id}", *names, "too old" if row.expired else "yes"
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockstep.operations.admin_client import AdminClient, gather_results
+from lockstep.operations.messages.find import check_key
 from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import BrokerAddress, HalfRow
 from lockstep.protocol.headers.transactions import ListHalvesHeader
@@ -37,10 +38,12 @@ class HalfList:
 async def list_halves(admin: AdminClient, wanted: ListHalvesHeader) -> HalfList:
     """Return the half messages that a header asks for, of all brokers. Its cursor and limit are not used.
 
-    Raise TransportError if no nameserver responds, LocalProtocolError for a topic that no broker can have, and TopicNotExistError if there
-    is no such topic.
+    Raise TransportError if no nameserver responds, LocalProtocolError or ConfigError for a topic or a key that no message can have, and
+    TopicNotExistError if there is no such topic.
     """
     async with admin.keep_connections():
+        if wanted.key is not None:
+            check_key("key", wanted.key)
         if wanted.topic is not None:
             check_topic(wanted.topic)
             await admin.route(wanted.topic)  # a misspelt name is reported
@@ -78,6 +81,7 @@ def half_json(message: OpenMessage) -> dict[str, Any]:
         "sharding_key": row.sharding_key,
         "producer_group": row.producer_group,
         "client_id": row.client_id or None,
+        "client_connected": row.connected,
         "sent_at": format_time(row.sent_ms),
         "expired": row.expired,
         "record_bytes": row.record_bytes,

@@ -55,6 +55,8 @@ class HalfRow:
     producer_group: str
     client_id: str
     """That of its sender; empty if it was not known."""
+    connected: bool
+    """Whether a client with this id is connected to the broker."""
     sent_ms: int
     """When it was sent, by the present setting of the broker's clock, in ms since 1970."""
     expired: bool

@@ -60,7 +60,9 @@ async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestClu
         assert {(each["tags"], each["expired"]) for each in found["messages"]} == {("paid", False)}
         one = found["messages"][3]["message_id"]
         assert [each["message_id"] for each in (await run(ls(cluster, as_json=True, transaction_id=one))).json["messages"]] == [one]
-        for other in ({"producer_group": "other"}, {"transaction_id": "other"}, {"expired": True}):
+        assert [each["keys"] for each in (await run(ls(cluster, as_json=True, key="key-c"))).json["messages"]] == [["key-c"]]
+        assert "is several words" in (await run(ls(cluster, key="key-a key-b"))).error
+        for other in ({"key": "key"}, {"producer_group": "other"}, {"transaction_id": "other"}, {"expired": True}):
             assert "no such half message waits" in (await run(ls(cluster, **other))).out
         assert "these are the first 2 of 6" in (await run(ls(cluster, limit=2))).out
         await cluster.advance(minutes=25)

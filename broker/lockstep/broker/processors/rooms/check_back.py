@@ -71,6 +71,14 @@ class CheckBack:
         """Return whether a half message is too old to be asked about."""
         return self._store.now_ms() - self._table.present_ms(half) > self.terms()[1] * HOUR_MS
 
+    async def expired_count(self) -> int:
+        """Return how many open half messages are too old to be asked about."""
+        count = 0
+        for part in self._table.below(self._store.end_offset(HALF_TOPIC, 0)):
+            count += sum(map(self.is_expired, part))
+            await asyncio.sleep(0)
+        return count
+
     def on_arrival(self) -> None:
         """Report new half messages."""
         self._wake.set()
