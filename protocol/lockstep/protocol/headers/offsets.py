@@ -96,7 +96,7 @@ class QueryMessageHeader:
     topic: str | None = None
     """Lockstep's own: None searches all topics."""
     key: str = ""
-    """A word of the property KEYS, or a UNIQ_KEY. It must not be empty."""
+    """A word of the property KEYS, a UNIQ_KEY, or the id of a transaction. It must not be empty."""
     max_num: int = 32
     begin_timestamp: int = 0
     end_timestamp: int = TIMESTAMP_MAX
