@@ -319,7 +319,7 @@ class RunningBroker:
             QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
             ListHalvesProcessor(
-                store, state.transactions, self.checks.is_expired, lambda client_id: connections.producer(client_id) is not None, budget
+                store, state.transactions, self.checks.expires_ms, lambda client_id: connections.producer(client_id) is not None, budget
             ),
             self.ends,
             WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),

@@ -92,6 +92,7 @@ async def test_row_says_what_waits_for_whose_decision(client: Client) -> None:
     assert (found.cursor, found.open, found.unread) == (None, 2, 0)
     assert (first.topic, first.queue_id, first.message_id, first.transaction_id, first.keys) == (TOPIC, 0, "A", "T", "a b")
     assert (first.tag, first.sharding_key, first.producer_group, first.client_id, first.offset) == ("paid", "1001", "shop", "c1", 0)
+    assert first.expires_ms - first.sent_ms == 24 * 3_600_000
     assert (first.connected, first.expired) == (False, False)
     assert 200 < first.record_bytes < 400
     assert (second.topic, second.transaction_id, second.tag, second.sharding_key, second.client_id) == ("bills", "B", None, None, "c2")

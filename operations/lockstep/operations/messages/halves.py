@@ -115,6 +115,7 @@ def half_json(message: OpenMessage) -> dict[str, Any]:
         "client_id": row.client_id or None,
         "client_connected": row.connected,
         "sent_at": format_time(row.sent_ms),
+        "asked_until": format_time(row.expires_ms),
         "expired": row.expired,
         "record_bytes": row.record_bytes,
     }

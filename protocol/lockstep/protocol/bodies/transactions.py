@@ -59,6 +59,8 @@ class HalfRow:
     """Whether a client with this id is connected to the broker."""
     sent_ms: int
     """When it was sent, by the present setting of the broker's clock, in ms since 1970."""
+    expires_ms: int
+    """Until when it is asked about, by the same clock and the present setting."""
     expired: bool
     """Whether it is too old to be asked about."""
     offset: int

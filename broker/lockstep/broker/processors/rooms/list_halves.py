@@ -36,15 +36,14 @@ class ListHalvesProcessor:
         self,
         store: Store,
         table: TransactionTable,
-        is_expired: Callable[[OpenHalf], bool],
+        expires_ms: Callable[[OpenHalf], int],
         is_connected: Callable[[str], bool],
         budget: TurnBudget,
     ) -> None:
-        """`is_expired` returns whether a half message is too old to be asked about, `is_connected` whether a client with
-        this id is there."""
+        """`expires_ms` returns until when a half message is asked about, `is_connected` whether a client with this id is there."""
         self._store = store
         self._table = table
-        self._is_expired = is_expired
+        self._expires_ms = expires_ms
         self._is_connected = is_connected
         self._budget = budget
         self._records = RoomRecords(store, HALF_TOPIC)
@@ -88,6 +87,9 @@ class ListHalvesProcessor:
         page = HalfPage((), cursor, len(self._table), unread)
         return request.reply(body=pack_around(to_plain(page) | {"rows": await packed_rows(rows, self._budget)}))
 
+    def _is_expired(self, half: OpenHalf) -> bool:
+        return self._store.now_ms() > self._expires_ms(half)
+
     async def _read(self, offset: int) -> bytes:
         """Return the record of a half message; nothing if it can't be read."""
         try:
@@ -119,6 +121,7 @@ class ListHalvesProcessor:
             connected=self._is_connected(client_id),
             sent_ms=self._table.present_ms(half),
             expired=self._is_expired(half),
+            expires_ms=self._expires_ms(half),
             offset=half.offset if found.first is None else found.first,
             record_bytes=len(data),
         )
