@@ -2,17 +2,17 @@
 
 import html
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
 from lockstep.broker.processors.rooms import check_back
-from lockstep.client import Message, MessageQueue, Transaction, TransactionProducer, TransactionStatus
+from lockstep.client import Message, MessageQueue, Transaction
 from lockstep.dashboard.search import transactions_page
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.panel import checked, dashboard
+from support.undecided import undecided as begun
 from unit.dashboard.test_changes import panel
 
 TOPIC = "orders"
@@ -20,22 +20,13 @@ ALL, OF_TOPIC = "/transactions", f"/topics/{TOPIC}/transactions"
 HOSTILE = "<script>alert(1)</script>\u202e'\"&"
 
 
-@asynccontextmanager
-async def undecided(
+def undecided(
     cluster: TestCluster, count: int, *, topic: str = TOPIC, group: str = "shop", sharding_key: str | None = None
-) -> AsyncIterator[Transaction]:
-    """Yield a transaction with messages of which its producer knows nothing, at each broker in turn."""
-    producer = TransactionProducer(group, nameserver=cluster.nameserver)
-    producer.check(lambda *_: TransactionStatus.UNKNOWN)
-    async with producer:
-        block = await producer.transaction().__aenter__()
-        for number in range(count):
-            queue = None if sharding_key else MessageQueue(topic, cluster.brokers[number % len(cluster.brokers)], 0)
-            message = Message(topic, b"secret", tags="paid", keys=[f"n{number}.", "all"], sharding_key=sharding_key)
-            await block.send(message, queue=queue)
-        block.status = TransactionStatus.UNKNOWN
-        producer._ended_block(block)
-        yield block
+) -> AbstractAsyncContextManager[Transaction]:
+    """Return a transaction that is not decided, with messages at each broker in turn."""
+    messages = [Message(topic, b"secret", tags="paid", keys=[f"n{number}.", "all"], sharding_key=sharding_key) for number in range(count)]
+    queues = [MessageQueue(topic, broker, 0) for broker in cluster.brokers]
+    return begun(cluster, messages, () if sharding_key else queues, group=group)
 
 
 def keys(text: str) -> list[int]:

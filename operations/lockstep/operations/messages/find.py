@@ -160,18 +160,22 @@ async def find_id(
     """
     if is_unique_key(message_id):
         message_id = message_id.upper()
-        born_ms = unique_key_time(message_id, admin.host.clock.wall_ms())
-        if born_ms is not None and not everywhere:
-            near = replace(
-                criteria,
-                begin_ms=max(criteria.begin_ms, born_ms - BEFORE_BIRTH_MS),
-                end_ms=min(criteria.end_ms, born_ms + AFTER_BIRTH_MS),
-            )
+        near = near_birth(message_id, criteria, admin.host.clock.wall_ms())
+        if near is not None and not everywhere:
             await find_key(admin, found, message_id, near, unique=True, brokers=brokers)
             if found.messages:
                 return
             found.failed.clear()
     await find_key(admin, found, message_id, criteria, unique=True, brokers=brokers)
+
+
+def near_birth(message_id: str, criteria: Criteria, now_ms: int) -> Criteria | None:
+    """Return the criteria with store times near the time that a producer's id contains; None if it contains none."""
+    born_ms = unique_key_time(message_id, now_ms) if is_unique_key(message_id) else None
+    if born_ms is None:
+        return None
+    begin_ms, end_ms = max(criteria.begin_ms, born_ms - BEFORE_BIRTH_MS), min(criteria.end_ms, born_ms + AFTER_BIRTH_MS)
+    return replace(criteria, begin_ms=begin_ms, end_ms=end_ms)
 
 
 async def _search_broker(

@@ -1,7 +1,6 @@
 """lockstep tx ls | commit | rollback: the transactions of which no producer has said how they have ended."""
 
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from lockstep.broker.processors.rooms import check_back
 from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.tx import _list
-from lockstep.client import Message, Transaction, TransactionProducer, TransactionStatus
+from lockstep.client import Message
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers.doctor_query import examine
 from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionEnd, TransactionRollback
@@ -22,8 +21,7 @@ from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.delayed import listening
 from support.ended_command import Run
-
-UNKNOWN = TransactionStatus.UNKNOWN
+from support.undecided import undecided
 
 
 def ls(cluster: TestCluster, *, limit: int = 100, as_json: bool = False, **wanted: Any) -> Coroutine[Any, Any, None]:
@@ -34,24 +32,14 @@ def end(cluster: TestCluster, change: TransactionEnd, *, dry_run: bool = False, 
     return carry_out(change, cluster.nameserver, dry_run=dry_run, as_json=as_json)  # type: ignore[arg-type]
 
 
-@asynccontextmanager
-async def undecided(cluster: TestCluster, *names: str) -> AsyncIterator[Transaction]:
-    """Yield a transaction with these messages, of which its producer knows nothing."""
-    producer = TransactionProducer("shop", nameserver=cluster.nameserver)
-    producer.check(lambda *_: UNKNOWN)
-    async with producer:
-        block = await producer.transaction().__aenter__()
-        for name in names:
-            await block.send(Message("orders", name.encode(), sharding_key=name, keys=[f"key-{name}"], tags="paid"))
-        block.status = UNKNOWN
-        producer._ended_block(block)
-        yield block
+def paid(*names: str) -> list[Message]:
+    return [Message("orders", name.encode(), sharding_key=name, keys=[f"key-{name}"], tags="paid") for name in names]
 
 
 async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_back, "HOUR_MS", 60_000)
     cluster = lockstep_cluster
-    async with listening(cluster), undecided(cluster, *"abcdef") as block:
+    async with listening(cluster), undecided(cluster, paid(*"abcdef")) as block:
         shown = await run(ls(cluster))
         assert [line[5] for line in shown.lines[1:]] == [f"key-{name}" for name in "abcdef"]
         assert {(line[1], line[3], line[6], line[8]) for line in shown.lines[1:]} == {("orders", block.id, "shop", "yes")}
@@ -78,7 +66,7 @@ async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestClu
 @pytest.mark.parametrize("change", [TransactionCommit, TransactionRollback])
 async def test_transaction_is_decided_by_hand(lockstep_cluster: TestCluster, run: Run, change: type[TransactionEnd]) -> None:
     cluster = lockstep_cluster
-    async with listening(cluster) as (_, seen), undecided(cluster, "a", "b") as block:
+    async with listening(cluster) as (_, seen), undecided(cluster, paid("a", "b")) as block:
         assert "say why by --reason" in (await run(end(cluster, change(transaction_id=block.id, yes=True)))).error
         plan = change(transaction_id=block.id, reason="by phone")
         assert f"2 messages of transaction {block.id} (orders) {change.effect}." in (await run(end(cluster, plan, dry_run=True))).out
@@ -95,7 +83,7 @@ async def test_transaction_is_decided_by_hand(lockstep_cluster: TestCluster, run
 
 async def test_half_message_is_found_as_one_that_waits_for_its_transaction(lockstep_cluster: TestCluster, run: Run) -> None:
     cluster = lockstep_cluster
-    async with listening(cluster), undecided(cluster, "a") as block:
+    async with listening(cluster), undecided(cluster, paid("a")) as block:
         admin = AdminClient(Host.current(), cluster.nameserver)
         (half,) = (await list_halves(admin, ListHalvesHeader())).found
         message, _ = await find_by_id(admin, await admin.brokers(), half.row.message_id)
