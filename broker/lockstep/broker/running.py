@@ -584,6 +584,7 @@ class RunningBroker:
             topics_deleted=self.state.layouts.deleted_count,
             topics_deleted_max=TOMBSTONES_MAX,
             disk_refusal=disk.refusal,
+            deferred_timers=self.timers.undelivered(),
             delayed_messages=self.delays.pending_count() + len(self.state.timers) + len(self.state.transactions),
         )
 
