@@ -53,7 +53,8 @@ async def test_messages_are_listed_as_they_were_sent_fifty_a_page(lockstep_clust
             assert link in page.links
         (message,) = [each for each in page.links if each.startswith("/messages/")]
         assert block.id not in page.text
-        assert "secret" in checked(await get(on.app, message)).text
+        shown = checked(await get(on.app, message))
+        assert ("secret" in shown.text, f"/transactions?id={other.id}" in shown.links) == (True, True)
         for url, wanted in ((f"/topics/{TOPIC}", OF_TOPIC), ("/delays", ALL), (OF_TOPIC, ALL)):
             assert wanted in checked(await get(on.app, url)).links
 

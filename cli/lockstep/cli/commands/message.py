@@ -7,10 +7,10 @@ import typer
 
 from lockstep.cli.commands.message_find import find_command
 from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
-from lockstep.cli.render import print_json, print_table
+from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
 from lockstep.operations.messages.message_query import brokers_to_search, find_by_id, place_of
-from lockstep.operations.messages.message_text import message_json
+from lockstep.operations.messages.message_text import message_json, next_steps
 from lockstep.operations.messages.message_track import track_json, track_text
 from lockstep.operations.messages.tracking import tracks
 from lockstep.operations.messages.waiting import home_queue
@@ -68,6 +68,8 @@ async def _show(message_id: str, broker: str | None, nameserver: ClusterAddress,
     for name, value in message_json(message).items():
         shown = body_text(message) if name == "body" else printable(_flat(value))
         print(f"{name:18} {shown}")
+    for line in next_steps([message]):
+        print_line(line)
     if with_tracks:
         print()
         rows = [(each.group, each.type.value, each.committed_offset, track_text(each, now_ms)) for each in group_tracks]

@@ -7,11 +7,14 @@ import pytest
 
 from lockstep.broker.processors.rooms import check_back
 from lockstep.cli.change_command import carry_out
+from lockstep.cli.commands.message import _show
+from lockstep.cli.commands.message_find import _find
 from lockstep.cli.commands.tx import _list
 from lockstep.client import Message
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers.doctor_query import examine
 from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionEnd, TransactionRollback
+from lockstep.operations.messages.find import Criteria
 from lockstep.operations.messages.halves import list_halves
 from lockstep.operations.messages.message_query import find_by_id
 from lockstep.operations.messages.message_text import message_facts, message_line
@@ -30,6 +33,14 @@ def ls(cluster: TestCluster, *, limit: int = 100, as_json: bool = False, **wante
 
 def end(cluster: TestCluster, change: TransactionEnd, *, dry_run: bool = False, as_json: bool = False) -> Coroutine[Any, Any, None]:
     return carry_out(change, cluster.nameserver, dry_run=dry_run, as_json=as_json)  # type: ignore[arg-type]
+
+
+def show(cluster: TestCluster, message_id: str) -> Coroutine[Any, Any, None]:
+    return _show(message_id, None, cluster.nameserver, False, with_tracks=False)  # type: ignore[arg-type]
+
+
+def find(cluster: TestCluster, key: str) -> Coroutine[Any, Any, None]:
+    return _find(key, None, Criteria(), (None, None), 20, False, cluster.nameserver, False)  # type: ignore[arg-type]
 
 
 def paid(*names: str) -> list[Message]:
@@ -92,7 +103,11 @@ async def test_half_message_is_found_as_one_that_waits_for_its_transaction(locks
         assert (waiting.queue.topic, waiting.due_ms, waiting.transaction_id) == ("orders", None, block.id)
         assert message_facts(message)["undecided_transaction"] == block.id
         assert f"undecided-transaction={block.id}" in message_line(message)
+        step = f"transaction {block.id} is not decided: `lockstep tx show {block.id}` says who is asked, and how to decide"
+        assert step in (await run(show(cluster, half.row.message_id))).out
+        assert step in (await run(find(cluster, "key-a"))).told
         await run(end(cluster, TransactionCommit(transaction_id=block.id, reason="by phone", yes=True)))
         await cluster.advance(seconds=5)
         message, _ = await find_by_id(admin, await admin.brokers(), half.row.message_id)
         assert (message.stored_topic, waiting_of(message)) == ("orders", None)
+        assert "tx show" not in (await run(show(cluster, half.row.message_id))).out
