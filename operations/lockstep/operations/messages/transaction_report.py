@@ -5,7 +5,7 @@ Of messages that were rolled back nothing is left.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,9 @@ async def _find_message(admin: AdminClient, report: TransactionReport) -> None:
 def _nothing(report: TransactionReport) -> str:
     if any(each.message_id.upper() == report.wanted.upper() for each in report.search.messages):
         return f"message {report.wanted} is of no transaction: `lockstep message show {shlex.quote(report.wanted)}` shows it"
+    if report.search.messages:
+        name = shlex.quote(report.wanted)
+        return f"{report.wanted} is the key of a message, and not an id: `lockstep tx ls --key {name}` lists those that wait"
     return (
         f"nothing is known of {report.wanted} ({report.search.progress.describe()} were searched): it was rolled back, retention has "
         "removed its messages, or it was never sent"
@@ -123,10 +126,11 @@ def headline(report: TransactionReport) -> str:
 
 def next_steps(report: TransactionReport) -> list[str]:
     """Return in sentences who decides, and what can be done."""
+    missing = ["brokers that did not respond may have further messages of it"] if report.failed or report.search.failed else []
     if not report.open:
-        message = report.committed[0]
-        return [f"it was committed: `lockstep message show {shlex.quote(message.message_id)} --track` says what became of a message"]
-    lines = list(dict.fromkeys(map(_decider, report.open)))
+        message = shlex.quote(report.committed[0].message_id)
+        return [*missing, f"it was committed: `lockstep message show {message} --track` says what became of a message"]
+    lines = [*_deciders(report.open), *missing]
     if report.committed:
         lines.append("a part of it was committed: if the rest is rolled back, only that part is delivered")
     name = shlex.quote(report.wanted if report.transaction_id is None else report.transaction_id)
@@ -138,17 +142,25 @@ def next_steps(report: TransactionReport) -> list[str]:
     return lines
 
 
-def _decider(message: OpenMessage) -> str:
-    """Return who is asked how the transaction of a half message has ended."""
-    row = message.row
-    if row.expired:
-        return f"{message.broker} asks nobody any more since {format_time(row.expires_ms)}: it waits for a decision by hand"
-    until = f"until {format_time(row.expires_ms)}"
-    if not row.client_id:
-        return f"{message.broker} asks a client of producer group {row.producer_group} {until}"
-    if row.connected:
-        return f"{message.broker} asks client {row.client_id}, which has sent it and is connected, {until}"
-    return f"client {row.client_id}, which has sent it, is not connected: {message.broker} asks another one of {row.producer_group} {until}"
+def _deciders(messages: Sequence[OpenMessage]) -> Iterator[str]:
+    """Yield who is asked how the transaction of half messages has ended."""
+    groups: dict[tuple[bool, str, bool, str], list[OpenMessage]] = {}
+    for each in messages:
+        row = each.row
+        groups.setdefault((row.expired, row.client_id, row.connected, row.producer_group), []).append(each)
+    for (expired, client, connected, group), members in groups.items():
+        brokers = " and ".join(sorted({each.broker for each in members}))
+        first_ms = min(each.row.expires_ms for each in members)
+        if expired:
+            yield f"{brokers}: nobody is asked any more since {format_time(first_ms)}; the messages wait for a decision by hand"
+            continue
+        if not client:
+            asked = f"a client of producer group {group} is asked"
+        elif connected:
+            asked = f"client {client}, which has sent the messages and is connected, is asked"
+        else:
+            asked = f"client {client}, which has sent the messages, is not connected: another client of producer group {group} is asked"
+        yield f"{brokers}: {asked} until {format_time(first_ms)}"
 
 
 def report_json(report: TransactionReport) -> dict[str, Any]:

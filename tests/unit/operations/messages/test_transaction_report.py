@@ -41,7 +41,8 @@ async def test_half_messages_of_a_transaction_are_shown_by_its_id_and_by_that_of
         shown = await run(show(cluster, block.id))
         assert f"transaction {block.id}: 4 messages wait for its end\n" in shown.out
         assert all(key in shown.out for key in KEYS)
-        assert "which has sent it and is connected, until" in shown.out
+        assert shown.out.count(", which has sent the messages and is connected, is asked until ") == 1
+        assert "broker-a and broker-b: client" in shown.out
         assert "look into the database of shop first" in shown.out
         assert f"`lockstep tx commit {block.id} --reason TEXT`" in shown.out
         report = (await run(show(cluster, block.id, as_json=True))).json
@@ -62,11 +63,11 @@ async def test_message_says_who_is_asked_when_its_sender_has_gone_and_who_decide
         pass
     await cluster.advance(seconds=2)
     shown = await run(show(cluster, block.id))
-    assert "is not connected: broker-a asks another one of shop until" in shown.out
+    assert "is not connected: another client of producer group shop is asked until" in shown.out
     assert "(gone)" in shown.out
     monkeypatch.setattr(check_back, "HOUR_MS", -1)
     shown = await run(show(cluster, block.id))
-    assert "broker-a asks nobody any more since" in shown.out
+    assert "broker-a: nobody is asked any more since" in shown.out
     assert "too old" in shown.out
 
 
@@ -120,7 +121,7 @@ async def test_message_of_no_transaction_is_not_taken_for_one(lockstep_cluster: 
     async with Producer("shop", client=Client(cluster.nameserver)) as producer:
         sent = await producer.send(Message("orders", b"x", keys=["order-1"]))
     assert f"is of no transaction: `lockstep message show {sent.message_id}` shows it" in (await run(show(cluster, sent.message_id))).error
-    assert "nothing is known of order-1" in (await run(show(cluster, "order-1"))).error
+    assert "order-1 is the key of a message, and not an id: `lockstep tx ls --key order-1`" in (await run(show(cluster, "order-1"))).error
 
 
 async def test_broker_that_does_not_respond_is_named_and_the_others_are_shown(lockstep_cluster: TestCluster, run: Run) -> None:
@@ -130,5 +131,6 @@ async def test_broker_that_does_not_respond_is_named_and_the_others_are_shown(lo
         await cluster.kill("broker-b")
         ended = await run(show(cluster, block.id, as_json=True))
         assert (len(ended.json["open"]), ended.json["complete"], list(ended.json["failed"])) == (2, False, ["broker-b"])
+        assert "brokers that did not respond may have further messages of it" in ended.json["next"]
         assert "broker-b" in ended.error
         assert "broker-b" in (await run(show(cluster, "ab" * 16))).error
