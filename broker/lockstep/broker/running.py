@@ -316,7 +316,7 @@ class RunningBroker:
             SendBackProcessor(host, store, coordination, failed, gate),
             ParkProcessor(store, coordination, copies),
             pulls,
-            QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
+            QueryProcessor(store, state.topics, self._waits, self.timers.recalled, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
             ListHalvesProcessor(
                 store, state.transactions, self.checks.expires_ms, lambda client_id: connections.producer(client_id) is not None, budget

@@ -38,6 +38,7 @@ TURN_BYTES = 256 << 10
 """The limits of one read, and of its deliveries in one turn of the loop."""
 DEFERRED_TOPICS_MAX = 100
 """Topics that the broker's status names."""
+_ROOM = TIMER_TOPIC.encode()
 UNREADABLE, UNCONFIRMED = "", " "
 """Instead of a topic: timers whose records could not be read, and those of which the log is not confirmed yet."""
 
@@ -78,6 +79,12 @@ class TimerDelivery:
         record = RecordView(data)
         timer = read_timer(record.properties)
         return timer is not None and self._table.holds(record.queue_offset, timer.code(record.store_ms)) and self._home.still_waits(record)
+
+    def recalled(self, data: bytes) -> bool:
+        """Return whether a stored record is that of a timer that was recalled. It is known for about a day after its due time."""
+        record = RecordView(data)
+        timer = read_timer(record.properties) if record.topic == _ROOM else None
+        return timer is not None and self._table.was_recalled(record.queue_offset, timer.code(record.store_ms))
 
     def on_arrival(self) -> None:
         """Report new timers, which can be read now."""
