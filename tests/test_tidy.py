@@ -494,3 +494,10 @@ def test_links_lead_to_files_and_headings_and_pages_are_linked(page: Path) -> No
     if page.parent == ROOT / "docs":
         unlinked = [name for name in re.findall(r"(?<!\[)`docs/(\w+\.md)`", text) if name != page.name]
         assert not unlinked, f"{page.name} names pages without a link: {unlinked}"
+
+
+def test_no_file_has_the_marks_of_an_unfinished_merge() -> None:
+    marks = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    paths = [ROOT / name for name in tracked_files()]
+    found = [place(path) for path in paths if path.is_file() and marks.search(path.read_bytes())]
+    assert not found

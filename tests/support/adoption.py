@@ -86,11 +86,5 @@ async def start_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         await broker.stop()
 
 
-def transactions(directory: ForeignDirectory) -> None:
-    first, second = directory.add_half(), directory.add_half()
-    directory.add_half()
-    directory.end_halves(first, second)
-
-
 def wrong_hosts(directory: ForeignDirectory) -> None:
     directory.overwrite(directory.positions[3] + 36, SYS_IPV6_MASK.to_bytes(4, "big"))

@@ -57,7 +57,7 @@ class Bench:
     def attach(self) -> None:
         """Ask about the half messages of the broker that runs now, as its start does."""
         facts = self.machine.host, self.machine.store, self.machine.state.transactions
-        self.checks = CheckBack(*facts, self.connections, lambda: self.terms)
+        self.checks = CheckBack(*facts, self.connections, lambda: self.terms, self.machine.topics.deleted_since)
 
     def connect(self, client_id: str, *, native: bool = True, checks: bool = True, group: str = "shop", **given: Any) -> Asked:
         endpoint = Asked(len(self.connections._clients) + 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, OP_TOPIC
+from lockstep.broker.rocketmq_store.foreign_log import OP_TOPIC
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.protocol.messages.record import (
     BLANK_MAGIC,
@@ -20,7 +20,7 @@ from lockstep.protocol.messages.record import (
     encode_record,
     pack_host,
 )
-from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from lockstep.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 FILE_BYTES = 16 * 1024
 QUEUE_FILE_ENTRIES = 32
@@ -83,10 +83,10 @@ class ForeignDirectory:
         properties = f"DELAY\x01{level}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02".encode()
         return self.add(SCHEDULE_TOPIC, body, queue_id=level - 1, properties=properties)
 
-    def add_half(self, topic: str = "orders", queue_id: int = 0) -> int:
+    def add_half(self, body: bytes = b"half", *, topic: str = "orders", queue_id: int = 0, group: str = "shop", more: str = "") -> int:
         """Append a prepared message of a transaction. RocketMQ: TransactionalMessageBridge.parseHalfMessageInner."""
-        properties = f"TRAN_MSG\x01true\x02UNIQ_KEY\x01A1\x02PGROUP\x01shop\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
-        return self.add(HALF_TOPIC, b"half", properties=properties.encode())
+        properties = f"TRAN_MSG\x01true\x02UNIQ_KEY\x01A1\x02PGROUP\x01{group}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}\x02"
+        return self.add(HALF_TOPIC, body, properties=(properties + more).encode())
 
     def end_halves(self, *offsets: int) -> None:
         self.add(OP_TOPIC, ",".join(map(str, offsets)).encode() + b",", properties=b"TAGS\x01d\x02")

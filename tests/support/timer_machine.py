@@ -9,6 +9,7 @@ from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.home_delivery import HomeDelivery
+from lockstep.broker.delivery.room_bytes import RoomBytes
 from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.processors.query import QUERY_LANE
@@ -77,22 +78,28 @@ class RestingDelivery(TimerDelivery):
 class ReadGate:
     """Holds the next read of the room: it has its result, and returns it when `go` is set. Other reads go on."""
 
-    def __init__(self, store: Store, *, after: int = 0, room: str = TIMER_TOPIC) -> None:
-        """`after`: the number of reads that are not held."""
+    def __init__(self, store: Store, *, after: int = 0, room: str = TIMER_TOPIC, before: bool = False) -> None:
+        """`after`: the number of reads that are not held. `before`: the one that is held reads the log when `go` is set."""
         self._read = store.read_or_wait
         self._room = room
         self._left = after
+        self._before = before
         self.reached, self.go = asyncio.Event(), asyncio.Event()
         store.read_or_wait = self  # type: ignore[method-assign, assignment]
 
     async def __call__(self, topic: str, *page: Any) -> ReadResult:
+        self._left -= topic == self._room
+        is_held = topic == self._room and self._left == -1
+        if is_held and self._before:
+            await self._hold()
         result = await self._read(topic, *page)
-        if topic == self._room:
-            self._left -= 1
-            if self._left == -1:
-                self.reached.set()
-                await self.go.wait()
+        if is_held and not self._before:
+            await self._hold()
         return result
+
+    async def _hold(self) -> None:
+        self.reached.set()
+        await self.go.wait()
 
 
 class TimerMachine:
@@ -113,6 +120,8 @@ class TimerMachine:
         self.sent = 0
         self.client_id = ""
         """That of the connection which sends half messages."""
+        self.bytes_max = 1 << 40
+        """The largest number of bytes of pending timers (`timer_mib_max`), from the next start on."""
         self.halves_max = 100_000
         """The largest number of open half messages (`transactions_open_max`), from the next start on."""
         self.known: Callable[[], Awaitable[None]] | None = None
@@ -142,7 +151,7 @@ class TimerMachine:
 
     def _connect(self) -> None:
         store, state, clock = self.store, self.state, self.clock
-        topics = GroupTopics(state.topics, store.check_new_state, lambda topic: self.holds.holds(topic, clock.boot_ms()))
+        self.topics = topics = GroupTopics(state.topics, store.check_new_state, lambda topic: self.holds.holds(topic, clock.boot_ms()))
         self.home = HomeDelivery(store, topics)
         self.timers = RestingDelivery(store, state.timers, self.home, clock)
         self.carry = RoomCarry(store, TIMER_TOPIC, state.timers)
@@ -151,7 +160,8 @@ class TimerMachine:
         failed = FailedMessages(store, state.coordination, delays, topics)
         creator = TopicProcessor(state.topics, self.holds, clock, auto_create=self.known is not None, wait_until_known=self.known)
         rooms = state.timers, state.transactions, WaitingLimits(100_000, 40 * DAY_MS, self.halves_max)
-        frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms)
+        self.bytes = RoomBytes(store, TIMER_TOPIC, state.timers, lambda: self.bytes_max)
+        frames = SentFrames(store, state.topics, SendGate(), self.holds, clock, UserQuotas(None, clock), *rooms, self.bytes)
         connections = ClientConnections(state.coordination)
         self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.asked_soon.append)
         processors = [
@@ -262,11 +272,13 @@ class TimerMachine:
         group: str = "shop",
         client_id: str = "",
         told_id: str | None = None,
+        producer: str | None = None,
         properties: bytes = b"",
     ) -> tuple[Command, list[str]]:
         """Send one frame of half messages as lockstep's clients do. Return the response and the ids of the messages.
 
-        `told_id`: the client id in the records, if it is not that of the connection. `properties` follow the id of each message.
+        `told_id`: the client id in the records, if it is not that of the connection. `properties` follow the id of each message. Without a
+        `producer` it is the first frame of a new one.
         """
         layout, records, ids = self.state.topics.require_layout(topic), list[bytes](), list[str]()
         sender = half_properties(group, client_id if told_id is None else told_id)
@@ -276,13 +288,18 @@ class TimerMachine:
             text = b"\x02".join(filter(None, (f"UNIQ_KEY\x01{ids[-1]}".encode(), properties)))
             text = home_properties(topic, queue_id, layout.began) + sender + text
             records.append(encode_record(HALF_TOPIC.encode(), 0, body, text, born_ms=1))
-        wanted = FrameSequence(f"{self.sent:032x}", 0, 1, 0, len(records), True, 0)
-        frame, sealed = seal_frame(records, wanted, 0)
+        scope = f"{self.sent:032x}" if producer is None else producer, HALF_TOPIC, 0
+        last = self.sequences.get(scope)
+        first, crc = (0, 0) if last is None else (last.next, last.crc)
+        frame, sealed = seal_frame(records, FrameSequence(scope[0], 0, 1, first, len(records), last is None, 0), crc)
         sequence = sealed.producer_id, sealed.partition, sealed.epoch, sealed.first, sealed.first_known, sealed.crc
         self.client_id = client_id
         room: dict[str, Any] = {"room": HALF_TOPIC, "began": layout.began, "producer_group": group, "durable": True}
         header = SendRecordsHeader(topic, queue_id, len(records), None, None, *sequence, **room)
-        return await self.ask(RequestCode.SEND_RECORDS, header, frame), ids
+        response = await self.ask(RequestCode.SEND_RECORDS, header, frame)
+        if response.code == ResponseCode.SUCCESS:
+            self.sequences[scope] = sealed
+        return response, ids
 
     async def halves(self, *bodies: bytes, **how: Any) -> list[HalfMessage]:
         """Send one frame of half messages. Return how END_TRANSACTION names them."""
@@ -295,10 +312,12 @@ class TimerMachine:
         """Send one half message. Return how END_TRANSACTION names it."""
         return (await self.halves(body, **how))[0]
 
-    async def end(self, outcome: int, *halves: HalfMessage, group: str = "shop") -> tuple[int, list[tuple[int, int]]]:
-        """End half messages. Return the code of the response, and the places that it has."""
+    async def end(
+        self, outcome: int, *halves: HalfMessage, group: str = "shop", reason: str | None = None
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """End half messages, with a `reason` as an operator. Return the code of the response, and the places that it has."""
         body = encode_body(EndTransactionBody(halves))
-        response = await self.ask(RequestCode.END_TRANSACTION, EndTransactionHeader(group, outcome), body)
+        response = await self.ask(RequestCode.END_TRANSACTION, EndTransactionHeader(group, outcome, reason=reason), body)
         if response.code != ResponseCode.SUCCESS:
             return response.code, []
         places = decode_body(EndTransactionReply, response.body).places

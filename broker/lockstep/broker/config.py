@@ -106,13 +106,18 @@ class BrokerConfig(ServerSettings):
     adopt: Annotated[bool, "Take over a store to which RocketMQ's broker has written; without it such a store is refused."] = False
     adopt_without: Annotated[
         tuple[str, ...],
-        "With --adopt: unfinished work of that broker to leave behind (transactions, timers, pop, compaction); otherwise it is refused.",
+        "With --adopt: unfinished work of that broker to leave behind (timers, pop, compaction); otherwise it is refused.",
     ] = ()
     scrub_kib_per_s: Annotated[int, Range(0, 1 << 20), "How fast the background scrub reads the log to find damage; 0 disables it."] = 128
     timer_days_max: Annotated[float, Range(0, above=True), "The longest delay of a message, in days."] = TIMER_DAYS_MAX
     timer_pending_max: Annotated[int, Range(1), "Messages that wait for a delay of any length; above it further ones are refused."] = (
         5_000_000
     )
+    timer_mib_max: Annotated[
+        int | None,
+        Range(1),
+        "Log bytes that such messages may take; above it further ones are refused. Default: a quarter of what retention keeps.",
+    ] = None
     transaction_check_ms: Annotated[int, Range(1), "How soon the producer of a half message is first asked for its outcome."] = 6_000
     transaction_hours_max: Annotated[float, Range(0, above=True), "How long producers are asked for the outcome of a transaction."] = 24.0
     transactions_open_max: Annotated[int, Range(1), "Half messages without an outcome; above it further ones are refused."] = 100_000

@@ -20,12 +20,13 @@ from lockstep.broker.classic.resets import ResetProcessor
 from lockstep.broker.classic.runtime_info import runtime_info
 from lockstep.broker.classic.statistics import Statistics
 from lockstep.broker.classic.topic_changes import TopicChanges
-from lockstep.broker.config import BrokerConfig
+from lockstep.broker.config import MIB, BrokerConfig
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.delivery.parked_copies import ParkedCopies
+from lockstep.broker.delivery.room_bytes import RoomBytes
 from lockstep.broker.delivery.room_carry import RoomCarry
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.figures.figures import Figures
@@ -294,12 +295,13 @@ class RunningBroker:
         topics, pulls, failed, copies = self.topics, self.pulls, self.failed, self.copies
         coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
         connections = ClientConnections(coordination)
-        self.checks = CheckBack(host, store, state.transactions, connections, self._check_terms)
+        self.checks = CheckBack(host, store, state.transactions, connections, self._check_terms, group_topics.deleted_since)
         self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.checks.ask_soon)
         rooms = state.timers, state.transactions, waiting_limits(config)
-        self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas, *rooms)
+        self.timer_bytes = RoomBytes(store, TIMER_TOPIC, state.timers, lambda: self._timer_bytes_max(self._settings.config))
+        self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas, *rooms, self.timer_bytes)
         groups = GroupChangesProcessor(coordination)
-        changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store)
+        changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store, state.transactions.__len__)
         names = config.name, config.cluster
         return [
             SendProcessor(state.sequences, frames, connections.client_id),
@@ -437,7 +439,7 @@ class RunningBroker:
         self.replicas.began(recovery.end, assumed_loss=assumed_loss, has_lost=recovery.lost_synced)
         if (foreign := self._opened.foreign) is not None:
             config = self._settings.config
-            await take_over(self._host, config.nameservers(), self._peers, config.store_path(), state, foreign)
+            await take_over(self._host, config.nameservers(), self._peers, config.store_path(), store, state, foreign)
         state.write_changes()
         await store.sync()
         await self._opened.mark_adopted()
@@ -523,6 +525,7 @@ class RunningBroker:
         self._deliveries.append(self._tasks.spawn(self.delays.run(), "broker.delays"))
         self._deliveries.append(self._tasks.spawn(self.timers.run(), "broker.timers"))
         self._deliveries.append(self._tasks.spawn(self.checks.run(), "broker.transactions"))
+        self._deliveries.append(self._tasks.spawn(self.timer_bytes.run(), "broker.timer bytes"))
         self._tasks.spawn(self.statistics.run(self.store, self.pulls, self.failed, clock), "broker.statistics")
         self.is_open = True
 
@@ -532,6 +535,13 @@ class RunningBroker:
         if record.topic == HALF_TOPIC.encode():
             return self.state.transactions.find(record.queue_offset) is not None and self.home.still_waits(record)
         return self.timers.waits(data) if record.topic == TIMER_TOPIC.encode() else self.delays.waits(data)
+
+    def _timer_bytes_max(self, config: BrokerConfig) -> int:
+        """Return how many bytes of the log pending timers may take."""
+        if config.timer_mib_max is not None:
+            return config.timer_mib_max * MIB
+        kept = self.store.disk_status().total_bytes * config.disk_used_percent_max // 100
+        return max(MIB, min(kept, kept if config.log_mib_max is None else config.log_mib_max * MIB) // 4)
 
     def _check_terms(self) -> tuple[int, float]:
         config = self._settings.config
@@ -597,6 +607,7 @@ class RunningBroker:
         self.topics.auto_create = config.auto_create_topics
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.frames.limits = waiting_limits(config)
+        self.timer_bytes.limit = self._timer_bytes_max(config)
         self.pulls.limit_held(config.held_pulls_max, config.held_pulls_per_group_max)
         if config.retention_hours != before.retention_hours:
             warn_of_short_retention(config)

@@ -273,7 +273,7 @@ func broadcast(topic string) error {
 	})
 }
 
-type asTheBodySays struct{}
+type asTheBodySays struct{ asked *seen }
 
 func (asTheBodySays) ExecuteLocalTransaction(message *primitive.Message) primitive.LocalTransactionState {
 	switch string(message.Body) {
@@ -285,13 +285,18 @@ func (asTheBodySays) ExecuteLocalTransaction(message *primitive.Message) primiti
 	return primitive.UnknowState
 }
 
-func (asTheBodySays) CheckLocalTransaction(*primitive.MessageExt) primitive.LocalTransactionState {
+func (producer asTheBodySays) CheckLocalTransaction(message *primitive.MessageExt) primitive.LocalTransactionState {
+	producer.asked.add(string(message.Body) + " " + message.Topic)
+	if string(message.Body) == "dropped" {
+		return primitive.RollbackMessageState
+	}
 	return primitive.CommitMessageState
 }
 
-// A message is delivered if its local transaction commits, also if only the broker's question learns that.
+// A message is delivered if its local transaction commits, and no other one is, also if only the broker's question learns that.
 func transaction(topic string) error {
-	transactional, err := rocketmq.NewTransactionProducer(asTheBodySays{}, producer.WithNameServer(nameservers),
+	asked := new(seen)
+	transactional, err := rocketmq.NewTransactionProducer(asTheBodySays{asked}, producer.WithNameServer(nameservers),
 		producer.WithGroupName("go-transactions"), producer.WithInstanceName("transactions"))
 	if err != nil {
 		return err
@@ -300,13 +305,16 @@ func transaction(topic string) error {
 		return err
 	}
 	defer transactional.Shutdown()
-	for _, body := range []string{"rollback", "commit", "unknown"} {
+	for _, body := range []string{"rollback", "commit", "dropped", "unknown"} {
 		if _, err := transactional.SendMessageInTransaction(background, message(topic, "TagA", body)); err != nil {
 			return err
 		}
 	}
+	if err := await(asked.when("dropped "+topic, "unknown "+topic)); err != nil {
+		return fmt.Errorf("asked about %v: %w", asked.list(), err)
+	}
 	got, err := consumeUntil(topic, "*", "commit", "unknown")
-	if err == nil && got.has("rollback") {
+	if err == nil && (got.has("rollback") || got.has("dropped")) {
 		return fmt.Errorf("what was rolled back is delivered")
 	}
 	return err

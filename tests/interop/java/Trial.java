@@ -240,8 +240,9 @@ public class Trial {
         }
     }
 
-    /** A message is delivered if its local transaction commits, also if only the broker's question learns that. */
+    /** A message is delivered if its local transaction commits, and no other one is, also if only the broker's question learns that. */
     static void transaction(String topic) throws Exception {
+        Set<String> asked = ConcurrentHashMap.newKeySet();
         TransactionMQProducer transactional = new TransactionMQProducer("transactions");
         transactional.setNamesrvAddr(nameserver);
         transactional.setTransactionListener(new TransactionListener() {
@@ -252,16 +253,20 @@ public class Trial {
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return LocalTransactionState.COMMIT_MESSAGE;
+                String body = new String(message.getBody(), StandardCharsets.UTF_8);
+                asked.add(body + " " + message.getTopic());
+                return body.equals("dropped") ? LocalTransactionState.ROLLBACK_MESSAGE : LocalTransactionState.COMMIT_MESSAGE;
             }
         });
         transactional.start();
-        for (String state : Arrays.asList("ROLLBACK_MESSAGE", "COMMIT_MESSAGE", "UNKNOW")) {
-            SendResult sent = transactional.sendMessageInTransaction(message(topic, "TagA", state), state);
+        for (String body : Arrays.asList("ROLLBACK_MESSAGE", "COMMIT_MESSAGE", "dropped", "UNKNOW")) {
+            String state = body.equals("dropped") ? "UNKNOW" : body;
+            SendResult sent = transactional.sendMessageInTransaction(message(topic, "TagA", body), state);
             require(sent.getSendStatus() == SendStatus.SEND_OK, "" + sent);
         }
+        await(() -> asked.containsAll(set("dropped " + topic, "UNKNOW " + topic)), asked);
         Set<String> got = consumeUntil(topic, "*", set("COMMIT_MESSAGE", "UNKNOW"));
-        require(!got.contains("ROLLBACK_MESSAGE"), "" + got);
+        require(got.equals(set("COMMIT_MESSAGE", "UNKNOW")), "" + got);
         transactional.shutdown();
     }
 

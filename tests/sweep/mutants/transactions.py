@@ -3,18 +3,24 @@
 from typing import Any
 
 from lockstep.broker.classic.connections import ClassicConnection
+from lockstep.broker.delivery.home_delivery import HomeDelivery
 from lockstep.broker.processors.rooms.check_back import CheckBack
+from lockstep.broker.processors.sent_frames import SentFrames
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store.log.stored_record import CopyPlace, Ended
 from lockstep.broker.tables.transaction_table import HalfOutcome, OpenHalf, TransactionTable
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.client.producer.sends import Sends
 from lockstep.client.producer.transactions import Transaction, TransactionProducer, TransactionStatus
+from lockstep.operations.changes.layouts import queue_move
 from lockstep.protocol.names import HALF_TOPIC
 from sweep.mutants.registry import Patches, mutant
 
 WORLD = "transactions"
 TESTS = "tests/unit/client/test_transactions.py::"
+MOVES = "tests/unit/operations/changes/test_moves_and_transactions.py::"
+HALVES = "tests/unit/broker/test_half_messages.py::"
 
 
 @mutant(WORLD)
@@ -108,3 +114,35 @@ def a_rollback_is_not_final(patch: Patches) -> None:
         self._remember(half.offset, HalfOutcome(now_ms, -1, -1))
 
     patch.set(TransactionTable, "roll_back", roll_back)
+
+
+@mutant(WORLD, aimed=f"{MOVES}test_open_transaction_is_waited_for_before_writes_are_held")
+def half_messages_do_not_hold_a_layout(patch: Patches) -> None:
+    """No layout that moves keys comes into force while a transaction of the topic is open."""
+
+    async def none(*_: Any) -> dict[Any, Any]:
+        return {}
+
+    patch.set(queue_move, "_undecided", none)
+
+
+@mutant(WORLD, aimed=f"{HALVES}test_held_writes_hold_new_half_messages_and_no_decision")
+def a_hold_stops_decisions(patch: Patches) -> None:
+    """While writes are held, transactions are decided: the move of the queues waits for that."""
+    destination = HomeDelivery._destination
+    patch.set(HomeDelivery, "_destination", lambda self, *home, held_too=False: destination(self, *home))
+
+
+@mutant(WORLD, aimed=f"{HALVES}test_held_writes_hold_new_half_messages_and_no_decision")
+def a_hold_lets_half_messages_in(patch: Patches) -> None:
+    """While writes are held, no half message of the topic is stored."""
+    append = SentFrames.append_waiting
+
+    def unheld(self: SentFrames, *given: Any, **more: Any) -> Any:
+        holds, self._holds = self._holds, WriteHolds()
+        try:
+            return append(self, *given, **more)
+        finally:
+            self._holds = holds
+
+    patch.set(SentFrames, "append_waiting", unheld)

@@ -19,10 +19,10 @@ from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.bodies import EndTransactionBody, HalfMessage
 from lockstep.protocol.codec.fastjson import read_fastjson
 from lockstep.protocol.codec.msgpack_body import encode_body
-from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
-from lockstep.protocol.headers.transactions import COMMIT, ROLLBACK, EndTransactionHeader
+from lockstep.protocol.headers.transactions import ROLLBACK, EndTransactionHeader
 from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.messages.rooms import half_properties, home_properties
 from lockstep.protocol.names import HALF_TOPIC
@@ -31,7 +31,7 @@ from lockstep.runtime.host import Host
 from support.adoption import LEVEL_1, SECOND_MAGIC, contents, foreign_directory, offset_of, pull, start_fails, start_that_is_killed
 from support.foreign_store import FILE_BYTES, ForeignDirectory, topic_entry
 from support.until import until
-from support.whole_broker import Client, dialled, kill, place, running, settings
+from support.whole_broker import Client, dialled, place, running, settings
 
 
 @pytest.fixture
@@ -345,39 +345,6 @@ async def test_export_waits_for_transactions_and_then_passes_over_half_messages(
     await export_store(Host.real(), str(root))
     offsets = read_fastjson((root / "config" / "consumerOffset.json").read_bytes(), what="the offsets")["offsetTable"]
     assert offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] == {0: 1}
-
-
-async def test_transactions_that_were_left_behind_are_never_delivered_and_new_ones_are(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    directory = ForeignDirectory(root)
-    for number in range(3):
-        directory.add("orders", b"m%d" % number)
-        directory.add_half()
-    directory.write(topic_entry("orders", 1), topic_entry(HALF_TOPIC, 1))
-    adopted = settings(tmp_path, adopt=True, adopt_without=("transactions",))
-    for config in (adopted, settings(tmp_path)):
-        async with running(config) as broker, dialled(broker) as client:
-            assert len(broker.state.transactions) == 0
-            for offset in range(3):
-                for outcome in (COMMIT, ROLLBACK):
-                    body = encode_body(EndTransactionBody((HalfMessage(offset, "A1"),)))
-                    response = await client.send_request(RequestCode.END_TRANSACTION, EndTransactionHeader("shop", outcome), body)
-                    assert response.code == ResponseCode.QUERY_NOT_FOUND
-    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
-        half = await send_half(client, broker)
-        assert half.offset == 3
-        await kill(broker)
-    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
-        assert len(broker.state.transactions) == 1
-        body = encode_body(EndTransactionBody((half,)))
-        await client.done(RequestCode.END_TRANSACTION, EndTransactionHeader("shop", COMMIT), body)
-        assert await pull(client, "orders", 0) + await pull(client, "orders", 0, 3) == [b"m0", b"m1", b"m2", b"half"]
-        store = broker._store
-        assert store is not None
-        assert (store.bounds(HALF_TOPIC, 0), store.damage.lost()) == ((0, 4), [])
-    await export_store(Host.real(), str(root))
-    offsets = read_fastjson((root / "config" / "consumerOffset.json").read_bytes(), what="the offsets")["offsetTable"]
-    assert offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] == {0: 4}
 
 
 @pytest.mark.parametrize("identity", [CopyIdentity("a", Role.REPLICA), CopyIdentity("a", Role.MASTER, members={"b": "host:1"})])

@@ -8,7 +8,7 @@ from lockstep.broker.offline.inspect_store import inspect_store
 from lockstep.broker.rocketmq_store.foreign_config import config_text, parse_fastjson
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.files import ReadOnlyFiles
-from support.adoption import LEVEL_1, contents, foreign_directory, transactions, wrong_hosts
+from support.adoption import FAR_MS, LEVEL_1, contents, foreign_directory, wrong_hosts
 from support.foreign_store import FILE_BYTES, STORED_MS, ForeignDirectory
 from support.until import until
 from support.whole_broker import running, settings
@@ -44,12 +44,12 @@ async def test_inspect_changes_nothing_and_says_what_a_start_would_do(foreign: F
 
 
 async def test_inspect_reports_the_refusal_of_a_start(foreign: ForeignDirectory, tmp_path: Path) -> None:
-    transactions(foreign)
+    foreign.add_timer(FAR_MS)
     foreign.write_log()
     found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
     assert found.exit_code == 4
     assert "is refused even so" in found.start
-    assert [each.kind for each in found.unfinished] == ["transactions"]
+    assert [each.kind for each in found.unfinished] == ["timers"]
     wrong_hosts(foreign)
     foreign.write_log()
     found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))

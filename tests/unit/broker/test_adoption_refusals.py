@@ -24,7 +24,6 @@ from support.adoption import (
     offset_of,
     pull,
     start_fails,
-    transactions,
     write,
     wrong_hosts,
 )
@@ -269,7 +268,6 @@ def compaction(directory: ForeignDirectory) -> None:
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
-        (transactions, "transactions", "1 messages of transactions that were neither committed nor rolled back"),
         (timers, "timers", "1 messages with a delay of any length"),
         (pop, "pop", "1 records of POP consumers"),
         (compaction, "compaction", "1 topics with compaction, such as latest"),
@@ -304,5 +302,5 @@ async def test_messages_that_wait_by_another_table_of_delays_are_refused(
 
 
 def test_unknown_kind_of_work_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="adopt_without is 'everything': expected transactions, timers, pop, compaction"):
+    with pytest.raises(ConfigError, match="adopt_without is 'everything': expected timers, pop, compaction"):
         settings(tmp_path, adopt_without=("everything",))

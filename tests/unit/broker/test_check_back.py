@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lockstep.broker.processors.rooms import check_back
 from lockstep.broker.processors.rooms.check_back import HOUR_MS, PER_CONNECTION, UNSENT_BYTES_MAX, immunity_ms
 from lockstep.broker.tables.check_schedule import FIRST_PAUSE_MS, PAUSE_MS_MAX
 from lockstep.protocol.codes import ResponseCode
@@ -89,8 +90,29 @@ async def test_client_is_asked_a_hundred_questions_in_a_second(bench: Bench) -> 
     await bench.checks.look()
     await bench.after(CHECK_MS)
     assert len(sender.got) == PER_CONNECTION
-    await bench.after(1_000)
+    await bench.after(999)
+    assert len(sender.got) == PER_CONNECTION
+    await bench.after(1)
     assert sorted(sender.offsets) == list(range(PER_CONNECTION + 20))
+
+
+async def test_arrivals_do_not_raise_the_questions_in_a_second(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new half message wakes the task that asks. The limits are of all connections, and of each."""
+    monkeypatch.setattr(check_back, "PER_SECOND", 5)
+    monkeypatch.setattr(check_back, "PER_CONNECTION", 3)
+    first, second = bench.connect(SENDER), bench.connect("b")
+    for number in range(12):
+        await bench.half(client_id=(SENDER, "b")[number % 2])
+    await bench.checks.look()
+    await bench.after(CHECK_MS)
+    for _ in range(4):
+        await bench.half()
+        await bench.checks.look()
+        assert (len(first.got), len(second.got)) == (3, 2)
+    for _ in range(3):
+        await bench.after(1_000)
+    assert sorted(first.offsets + second.offsets) == list(range(12))
+    assert first.offsets == list(range(0, 12, 2))
 
 
 async def test_message_that_is_too_old_is_asked_about_no_more(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -133,6 +155,27 @@ async def test_message_that_is_not_too_old_any_more_is_asked_about_again(bench: 
     bench.terms = CHECK_MS, 1_000.0
     await bench.after(PAUSE_MS_MAX)
     assert sender.got == []
+
+
+@pytest.mark.parametrize("age_ms", [0, 25 * HOUR_MS], ids=["young", "too old"])
+@pytest.mark.parametrize("created_again", [False, True])
+async def test_message_whose_topic_was_deleted_is_rolled_back(
+    bench: Bench, age_ms: int, created_again: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is asked about it, and nothing waits for its decision any more."""
+    half = await bench.half()
+    await bench.checks.look()
+    if age_ms:
+        await bench.after(age_ms)
+        await bench.after(1_000)
+    bench.machine.create_topic("orders", 2, queues=0)
+    if created_again:
+        bench.machine.create_topic("orders", 3)
+    sender = bench.connect(SENDER)
+    await bench.after(PAUSE_MS_MAX)
+    assert (sender.got, len(bench.machine.state.transactions)) == ([], 0)
+    assert (await bench.machine.end(COMMIT, half))[0] == ResponseCode.TRANSACTION_SHOULD_ROLLBACK
+    assert "transaction.rolled_back" in caplog.text
 
 
 @pytest.mark.parametrize(("seconds", "asked_ms"), [(b"3", CHECK_MS), (b"6", CHECK_MS), (b"10", 10_000), (b"x", CHECK_MS), (b"90000", None)])

@@ -58,13 +58,21 @@ async def end(machine: TimerMachine, outcome: int, offset: int, codec: int = JSO
     return (await machine.ask(RequestCode.END_TRANSACTION, header, codec=codec)).code
 
 
+async def creating_machine() -> TimerMachine:
+    """Return a machine on which a send creates its topic, which the nameservers never know."""
+    machine = TimerMachine()
+    machine.known = asyncio.Event().wait
+    return await machine.start()
+
+
 @pytest.mark.parametrize("restarts", ["", "log", "snapshot"])
 @pytest.mark.parametrize("second_form", [False, True])
 @pytest.mark.parametrize("codec", [JSON, BINARY])
 async def test_half_message_is_stored_as_one_and_committed_as_a_plain_message(codec: int, second_form: bool, restarts: str) -> None:
     machine = await TimerMachine().start()
     for number in range(2):
-        reply = reply_of(await send(machine, codec=codec, second_form=second_form, sys_flag=PREPARED | COMPRESSED))
+        immunity = ("CHECK_IMMUNITY_TIME_IN_SECONDS", 9)
+        reply = reply_of(await send(machine, immunity, codec=codec, second_form=second_form, sys_flag=PREPARED | COMPRESSED))
         assert (reply.queue_id, reply.queue_offset) == (2, number), "the offset is that in the room: END_TRANSACTION names it"
         assert reply.transaction_id is None
     record = await half_record(machine, 0)
@@ -77,7 +85,7 @@ async def test_half_message_is_stored_as_one_and_committed_as_a_plain_message(co
     assert await end(machine, COMMIT, 1, codec) == OK
     assert await end(machine, ROLLBACK, 0, codec) == OK
     (copy,) = await machine.records()
-    assert list(decode_properties(copy.properties)) == ["__LS_FROM", "UNIQ_KEY", "TAGS", "CLUSTER"]
+    assert list(decode_properties(copy.properties)) == ["__LS_FROM", "UNIQ_KEY", "TAGS", immunity[0], "CLUSTER"]
     assert (copy.body, copy.flag, copy.born_ms, copy.sys_flag) == (b"body", 3, 5, COMPRESSED)
     await machine.stop()
 
@@ -88,10 +96,13 @@ async def test_clients_from_5_on_get_the_id_of_the_transaction() -> None:
     await machine.stop()
 
 
-async def test_group_of_the_property_counts_and_that_of_the_header_without_one() -> None:
+@pytest.mark.parametrize("restarts", ["", "log", "snapshot"])
+async def test_group_of_the_property_counts_and_that_of_the_header_without_one(restarts: str) -> None:
     machine = await TimerMachine().start()
     await send(machine)
     await send(machine, pairs=[pair for pair in SENT if pair[0] != "PGROUP"])
+    if restarts:
+        await machine.restart(snapshot=restarts == "snapshot")
     assert [found and found.group for found in [read_half((await half_record(machine, at)).properties) for at in range(2)]] == [
         b"shop",
         b"other",
@@ -132,6 +143,15 @@ async def test_half_message_that_would_not_be_what_it_says_is_refused_and_not_st
     else:
         assert (response.code, machine.store.end_offset(HALF_TOPIC, 0)) == (ILLEGAL, 0)
     assert machine.store.end_offset("orders", 2) == 0
+    await machine.stop()
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%shop", "fresh"])
+@pytest.mark.parametrize("more", [("DELAY", 3), ("TIMER_DELAY_MS", 5_000), ("TIMER_DELAY_SEC", 5), ("RETRY_TOPIC", "orders")])
+async def test_half_message_that_is_refused_creates_no_topic(more: tuple[str, object], topic: str) -> None:
+    machine = await creating_machine()
+    assert (await send(machine, more, topic=topic)).code == ILLEGAL
+    assert (machine.state.topics.find_layout(topic), machine.store.end_offset(HALF_TOPIC, 0)) == (None, 0)
     await machine.stop()
 
 
@@ -199,7 +219,8 @@ async def test_response_to_a_half_message_comes_when_it_is_on_the_disk() -> None
     await machine.stop()
 
 
-async def test_response_to_a_half_message_that_creates_its_topic_comes_when_the_nameservers_know_that() -> None:
+@pytest.mark.parametrize("plain", [False, True])
+async def test_response_to_a_message_that_creates_its_topic_comes_when_the_nameservers_know_that(plain: bool) -> None:
     """Such a client asks for the route at once, and then not for 20 to 30 s."""
     machine, known = TimerMachine(), asyncio.Event()
 
@@ -208,8 +229,9 @@ async def test_response_to_a_half_message_that_creates_its_topic_comes_when_the_
 
     machine.known = wait
     await machine.start()
-    sending = asyncio.ensure_future(send(machine, topic="fresh"))
-    await machine.turns_until(lambda: len(machine.state.transactions) == 1)
+    how: dict[str, Any] = {"pairs": SENT[:1], "sys_flag": 0} if plain else {}
+    sending = asyncio.ensure_future(send(machine, topic="fresh", **how))
+    await machine.turns_until(lambda: machine.store.end_offset(*(("fresh", 2) if plain else (HALF_TOPIC, 0))) == 1)
     await machine.store.sync()
     for _ in range(TURNS):
         await asyncio.sleep(0)

@@ -11,6 +11,7 @@ from lockstep.protocol.headers.transactions import COMMIT, ROLLBACK
 from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.messages.rooms import read_half
 from lockstep.protocol.names import HALF_TOPIC
+from lockstep.runtime.steady_clock import TRUST_MS
 from support.check_bench import SENDER, Bench
 from support.store_kit import STARTED_MS
 from support.timer_machine import ReadGate, TimerMachine
@@ -72,13 +73,13 @@ async def test_carried_half_message_is_asked_about_by_its_first_offset_over_star
 
 
 @pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
-@pytest.mark.parametrize("first", ["decision", "carry"])
+@pytest.mark.parametrize("first", ["decision", "carry", "carry before the read"])
 async def test_decision_that_meets_the_carry_of_its_message_counts_once(outcome: int, first: str) -> None:
-    """Each of them has read the record when the other one ends."""
+    """Each of them has read the record, or is about to read it where it is no more, when the other one ends."""
     machine = await small().start()
     half, other = await machine.half(b"m"), await machine.half(b"other")
     await grow_old(machine)
-    gate = ReadGate(machine.store, room=HALF_TOPIC)
+    gate = ReadGate(machine.store, room=HALF_TOPIC, before=first == "carry before the read")
     begun = asyncio.ensure_future(machine.remove_old() if first == "decision" else machine.end(outcome, half))
     await gate.reached.wait()
     place = (2, 0) if outcome == COMMIT else (-1, -1)
@@ -86,9 +87,10 @@ async def test_decision_that_meets_the_carry_of_its_message_counts_once(outcome:
         assert await machine.end(outcome, half) == (OK, [place])
     else:
         await machine.remove_old()
+        assert machine.store.bounds(HALF_TOPIC, 0) == (2, 4)
     gate.go.set()
     ended = await begun
-    if first == "carry":
+    if first != "decision":
         assert ended == (OK, [place])
     assert machine.store.end_offset(HALF_TOPIC, 0) == (3 if first == "decision" else 4)
     for restarts in ("", "log", "snapshot"):
@@ -117,6 +119,26 @@ async def test_carried_message_has_its_sender_and_is_committed_as_it_was_sent(re
     (copy,) = await machine.records()
     assert copy.properties == f"__LS_FROM\x01h{present.code}:{present.offset}\x02UNIQ_KEY\x01{half.message_id}".encode()
     assert present.sent_ms == STARTED_MS, "its age counts from its send"
+    await machine.stop()
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+async def test_age_of_a_message_is_that_of_the_boot_clock_whatever_is_set_and_carried(ahead_ms: int, restarts: str) -> None:
+    """It decides when its sender is asked first, and until when."""
+    machine = await small().start()
+    half, began_ms = await machine.half(b"m"), machine.clock.now_ms
+    for number in range(4):
+        if number in (1, 2):
+            machine.clock.ahead_ms += ahead_ms
+            await machine.pass_ms(TRUST_MS + 10_000, step_ms=10_000)
+            assert machine.store.now_ms() == machine.clock.wall_ms()
+        await carry(machine)
+        await again(machine, restarts)
+        found = machine.state.transactions.find(half.offset)
+        assert found is not None
+        assert found.offset == number + 1
+        assert machine.store.now_ms() - machine.state.transactions.present_ms(found) == machine.clock.now_ms - began_ms
     await machine.stop()
 
 

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.tables.check_schedule import PAUSE_MS_MAX
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.transactions import COMMIT, ROLLBACK
 from lockstep.protocol.messages.record import split_records
 from lockstep.protocol.names import HALF_TOPIC
-from support.check_bench import SENDER, Bench
+from support.check_bench import CHECK_MS, SENDER, Bench
 from support.effort import examples, seeds
 from support.store_kit import LOG, SYNC, LoopThreads, append, confirmed
 from support.timer_machine import TimerMachine
@@ -59,6 +60,29 @@ async def run_with_a_flipped_bit(flip: int, *, with_snapshot: bool) -> None:
 @given(flip=st.integers(0, 8 * 400), with_snapshot=st.booleans())
 def test_any_flipped_bit_of_a_half_message_is_found_and_the_others_are_asked_about(flip: int, with_snapshot: bool) -> None:
     asyncio.run(run_with_a_flipped_bit(flip, with_snapshot=with_snapshot))
+
+
+async def test_message_whose_entry_is_compared_with_the_log_is_asked_about_a_second_later(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody was asked yet: a pause as after a question would let its sender wait for half a minute."""
+    machine = await TimerMachine(queue_tail_bytes=ENTRY.size).start()
+    bench = Bench(machine)
+    sender = bench.connect(SENDER)
+    halves = [await bench.half(b"m%d" % number) for number in range(3)]
+    await machine.restart(snapshot=True)
+    path = f"/store/consumequeue/{HALF_TOPIC}/0/{0:020d}"
+    entry = machine.files.open(path).pread(ENTRY.size, halves[0].offset * ENTRY.size)
+    machine.files.overwrite(path, halves[1].offset * ENTRY.size, entry)
+    bench.attach()
+    await bench.checks.look()
+    await bench.after(CHECK_MS)
+    assert halves[1].offset not in sender.offsets
+    await machine.store._repairs.idle.wait()
+    sender.got.clear()
+    await bench.after(1_000)
+    assert halves[1].offset in sender.offsets
+    assert "transaction.unreadable" not in caplog.text
+    assert machine.store.damage.lost() == []
+    await machine.stop()
 
 
 @pytest.mark.parametrize("kept", range(4))

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.store import FlushMode
+from lockstep.broker.tables.transaction_table import OUTCOMES_KEPT_MS
 from lockstep.protocol.bodies import HalfMessage
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.transactions import COMMIT, ROLLBACK, UNKNOWN
+from lockstep.protocol.messages.record import pack_host
 from lockstep.protocol.names import HALF_TOPIC
 from support.effort import seeds
 from support.store_kit import confirmed
@@ -92,6 +95,18 @@ async def test_power_cut_after_a_commit_leaves_the_message_once_or_open(seed: in
     await machine.stop()
 
 
+@pytest.mark.parametrize("outcome", [COMMIT, ROLLBACK])
+async def test_answered_decision_of_an_operator_is_on_the_disk_with_any_flush(outcome: int) -> None:
+    machine = await TimerMachine(flush=FlushMode.ASYNC).start()
+    half = await machine.half(b"m")
+    assert (await machine.end(outcome, half, reason="by phone"))[0] == OK
+    await machine.lose_power()
+    await machine.start()
+    assert len(machine.state.transactions) == 0
+    assert await machine.arrived() == ([b"m"] if outcome == COMMIT else [])
+    await machine.stop()
+
+
 @pytest.mark.parametrize("restarts", RESTARTS)
 @pytest.mark.parametrize("rounds", [1, 3])
 async def test_half_message_is_carried_past_retention_and_ended_by_its_first_offset(rounds: int, restarts: str) -> None:
@@ -114,25 +129,37 @@ async def test_half_message_is_carried_past_retention_and_ended_by_its_first_off
     await machine.stop()
 
 
-async def test_commit_to_a_topic_that_was_deleted_rolls_back() -> None:
+@pytest.mark.parametrize("restarts", RESTARTS)
+async def test_commit_to_a_topic_that_was_deleted_is_rolled_back_for_good(restarts: str) -> None:
+    """Also if it was created again."""
     machine = await TimerMachine().start()
     gone, created_again = await machine.half(b"gone"), await machine.half(b"again")
     machine.create_topic("orders", 2, queues=0)
+    await again(machine, restarts)
     assert await machine.end(COMMIT, gone) == (ROLLED_BACK, [])
     machine.create_topic("orders", 3)
-    assert await machine.end(COMMIT, created_again) == (ROLLED_BACK, [])
-    assert (await machine.arrived(), len(machine.state.transactions)) == ([], 0)
+    new = await machine.half(b"new")
+    for _ in range(2):
+        await again(machine, restarts)
+        assert await machine.end(COMMIT, gone) == (ROLLED_BACK, [])
+        assert await machine.end(COMMIT, created_again) == (ROLLED_BACK, [])
+        assert await machine.end(ROLLBACK, gone, created_again) == (OK, [(-1, -1)] * 2)
+        assert await machine.end(COMMIT, new) == (OK, [(2, 0)])
+        assert (await machine.arrived(), len(machine.state.transactions)) == ([b"new"], 0)
     await machine.stop()
 
 
-async def test_commit_waits_while_the_writes_of_its_topic_are_held() -> None:
+async def test_held_writes_hold_new_half_messages_and_no_decision() -> None:
+    """A move of queues waits until no transaction of the topic is open."""
     machine = await TimerMachine().start()
-    half = await machine.half(b"m")
+    halves = await machine.halves(b"m0", b"m1")
     machine.holds.hold("orders", "mover", 10_000, machine.clock.boot_ms())
-    assert await machine.end(COMMIT, half) == (BUSY, [])
-    assert len(machine.state.transactions) == 1
+    assert (await machine.send_halves(b"m2"))[0].code == BUSY
+    assert await machine.end(COMMIT, halves[0]) == (OK, [(2, 0)])
+    assert await machine.end(ROLLBACK, halves[1]) == (OK, [(-1, -1)])
+    assert len(machine.state.transactions) == 0
     await machine.pass_ms(11_000, step_ms=11_000)
-    assert await machine.end(COMMIT, half) == (OK, [(2, 0)])
+    assert (await machine.send_halves(b"m2"))[0].code == OK
     await machine.stop()
 
 
@@ -181,31 +208,92 @@ async def test_more_open_half_messages_than_the_limit_are_refused_until_others_h
 
 
 @pytest.mark.parametrize("restarts", RESTARTS)
-async def test_commit_from_before_the_topic_was_created_again_is_rolled_back_for_good(restarts: str) -> None:
+async def test_request_whose_later_message_cannot_be_ended_ends_those_before_it_and_may_be_repeated(restarts: str) -> None:
     machine = await TimerMachine().start()
-    old = await machine.half(b"old")
+    halves = [
+        await machine.half(b"free", topic="bills", queue_id=0),
+        await machine.half(b"gone"),
+        await machine.half(b"behind", topic="bills", queue_id=0),
+    ]
     machine.create_topic("orders", 2, queues=0)
-    machine.create_topic("orders", 3)
-    await again(machine, restarts)
-    new = await machine.half(b"new")
-    assert await machine.end(COMMIT, old) == (ROLLED_BACK, [])
-    assert await machine.end(COMMIT, new) == (OK, [(2, 0)])
-    await again(machine, restarts)
-    assert await machine.end(COMMIT, old) == (ROLLED_BACK, []), "the first answer"
-    assert await machine.arrived() == [b"new"]
+    for _ in range(2):
+        assert await machine.end(COMMIT, *halves) == (ROLLED_BACK, [])
+        await confirmed(machine.store)
+        assert (await machine.arrived("bills", 0), len(machine.state.transactions)) == ([b"free"], 1)
+        await again(machine, restarts)
+    assert await machine.end(COMMIT, halves[0], halves[2]) == (OK, [(0, 0), (0, 1)])
+    assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free", b"behind"], [])
     await machine.stop()
 
 
-async def test_request_whose_later_message_cannot_be_ended_ends_those_before_it_and_may_be_repeated() -> None:
+@pytest.mark.parametrize("restarts", RESTARTS)
+@pytest.mark.parametrize(("outcome", "opposite", "refusal"), [(COMMIT, ROLLBACK, ROLLED_BACK), (ROLLBACK, COMMIT, COMMITTED)])
+async def test_request_with_a_message_that_has_ended_the_other_way_ends_none(
+    outcome: int, opposite: int, refusal: int, restarts: str
+) -> None:
+    """At any place in the request."""
     machine = await TimerMachine().start()
-    free, held = await machine.half(b"free", topic="bills", queue_id=0), await machine.half(b"held")
-    machine.holds.hold("orders", "mover", 10_000, machine.clock.boot_ms())
-    assert await machine.end(COMMIT, free, held) == (BUSY, [])
+    ended, *left = await machine.halves(b"ended", b"a", b"b")
+    assert (await machine.end(opposite, ended))[0] == OK
+    stored = [b"ended"] if opposite == COMMIT else []
+    for halves in ([ended, *left], [left[0], ended, left[1]], [*left, ended], [left[0], left[0], ended]):
+        assert await machine.end(outcome, *halves) == (refusal, [])
+        await confirmed(machine.store)
+        await again(machine, restarts)
+        assert (await machine.arrived(), len(machine.state.transactions)) == (stored, 2)
+        assert [machine.state.transactions.outcome(half.offset) for half in left] == [None, None]
+    assert (await machine.end(outcome, *left))[0] == OK
+    assert await machine.arrived() == (stored or [b"a", b"b"])
+    await machine.stop()
+
+
+async def test_request_with_a_message_whose_outcome_is_not_known_any_more_ends_none() -> None:
+    machine = await TimerMachine().start()
+    ended, left = await machine.halves(b"ended", b"left")
+    assert (await machine.end(COMMIT, ended))[0] == OK
+    machine.state.transactions.forget_outcomes(machine.store.now_ms() + OUTCOMES_KEPT_MS)
+    for outcome in (COMMIT, ROLLBACK):
+        assert await machine.end(outcome, left, ended) == (NOT_FOUND, [])
     await confirmed(machine.store)
-    assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free"], [])
-    machine.holds.release("orders", "mover")
-    assert await machine.end(COMMIT, free, held) == (OK, [(0, 0), (2, 0)])
-    assert (await machine.arrived("bills", 0), await machine.arrived()) == ([b"free"], [b"held"])
+    assert (await machine.arrived(), len(machine.state.transactions)) == ([b"ended"], 1)
+    await machine.stop()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "places", "stored"), [(COMMIT, [(2, 0), (2, 1), (2, 0)], [b"a", b"b"]), (ROLLBACK, [(-1, -1)] * 3, [])]
+)
+async def test_message_that_a_request_names_twice_ends_once(outcome: int, places: list[tuple[int, int]], stored: list[bytes]) -> None:
+    machine = await TimerMachine().start()
+    first, second = await machine.halves(b"a", b"b")
+    for _ in range(2):
+        assert await machine.end(outcome, first, second, first) == (OK, places)
+        assert (machine.ends.committed_count, machine.ends.rolled_back_count) == ((2, 0) if outcome == COMMIT else (0, 2))
+    assert (await machine.arrived(), len(machine.state.transactions)) == (stored, 0)
+    await machine.stop()
+
+
+@pytest.mark.parametrize("restarts", RESTARTS)
+async def test_producer_of_frames_of_half_messages_goes_on_after_a_start(restarts: str) -> None:
+    """A start that found another running CRC than the sender's would refuse the next frame."""
+    machine, producer = await TimerMachine().start(), "ab" * 16
+    halves = await machine.halves(b"a", b"b", b"c", producer=producer)
+    for number in range(3):
+        await again(machine, restarts)
+        assert len(machine.state.transactions) == len(halves)
+        halves += await machine.halves(b"%d" % number, b"%d again" % number, producer=producer)
+    assert [half.offset for half in halves] == list(range(9))
+    await machine.stop()
+
+
+async def test_committed_message_has_what_was_sent_and_nothing_of_the_wait() -> None:
+    machine = await TimerMachine().start()
+    sent = b"TAGS\x01paid\x02KEYS\x01k1 k2\x02__SHARDINGKEY\x01customer 7"
+    half = await machine.half(b"body", client_id="10.0.0.7@1#a", properties=sent)
+    assert (await machine.end(COMMIT, half))[0] == OK
+    (copy,) = await machine.records()
+    assert copy.properties == f"__LS_FROM\x01h{half_code(copy)}:0\x02UNIQ_KEY\x01{half.message_id}\x02".encode() + sent
+    assert (copy.topic, copy.body, copy.sys_flag, copy.prepared_offset) == (b"orders", b"body", 0, 0)
+    assert copy.born_host == pack_host("10.0.0.7:5000")
     await machine.stop()
 
 

@@ -98,9 +98,9 @@ class Running:
     async def send(self) -> ResponseCode:
         return ResponseCode((await self.client.send(TOPIC, b"m")).code)
 
-    async def send_timer(self, delay_ms: int) -> ResponseCode:
+    async def send_timer(self, delay_ms: int, body_bytes: int = 1) -> ResponseCode:
         properties = home_properties(TOPIC, 0, LAYOUT.began) + f"{TIMER_DELAY_MS}{NAME_END}{delay_ms}".encode()
-        record = encode_record(TIMER_TOPIC.encode(), 0, b"m", properties, born_ms=1)
+        record = encode_record(TIMER_TOPIC.encode(), 0, bytes(body_bytes), properties, born_ms=1)
         header = SendRecordsHeader(TOPIC, 0, 1, room=TIMER_TOPIC, began=LAYOUT.began)
         return ResponseCode((await self.client.send_request(RequestCode.SEND_RECORDS, header, record)).code)
 
@@ -284,6 +284,14 @@ async def timer_pending_max(on: Running) -> None:
     assert await on.send_timer(DAY_MS) == ResponseCode.SUCCESS
 
 
+async def timer_mib_max(on: Running) -> None:
+    assert await on.send_timer(DAY_MS, 600_000) == ResponseCode.SUCCESS
+    await on.set(timer_mib_max="1")
+    assert await on.send_timer(DAY_MS, 600_000) == ResponseCode.SYSTEM_BUSY
+    await on.set(timer_mib_max="2")
+    assert await on.send_timer(DAY_MS, 600_000) == ResponseCode.SUCCESS
+
+
 async def transactions_open_max(on: Running) -> None:
     assert await on.send_half() == ResponseCode.SUCCESS
     await on.set(transactions_open_max="1")
@@ -324,6 +332,7 @@ EFFECTS: dict[str, Callable[[Running], Awaitable[None]]] = {
         catch_up_mib_s,
         timer_days_max,
         timer_pending_max,
+        timer_mib_max,
         transactions_open_max,
         transaction_check_ms,
         transaction_hours_max,

@@ -9,6 +9,7 @@ from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.home_delivery import HomeDelivery
+from lockstep.broker.delivery.room_bytes import RoomBytes
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import sent_frames
@@ -59,7 +60,8 @@ class Broker:
         store, clock = cast(Store, self.store), self.host.clock
         self.delays = DelayedDelivery(store, DelayTable(Journal()), homes, HomeDelivery(store, homes), LEVELS_MS)
         failed = FailedMessages(store, cast(Coordination, None), self.delays, homes)
-        rooms = TimerTable(Journal(), lambda era: 0), TransactionTable(Journal(), lambda era: 0), WaitingLimits(10, 60_000, 10)
+        timers, transactions = TimerTable(Journal(), lambda era: 0), TransactionTable(Journal(), lambda era: 0)
+        rooms = timers, transactions, WaitingLimits(10, 60_000, 10), RoomBytes(store, "rmq_sys_wheel_timer", timers, lambda: 1 << 40)
         frames = SentFrames(store, self.topics, self.gate, self.holds, clock, UserQuotas(None, clock), *rooms)
         records = SendProcessor(self.sequences, frames)
         connections = ClientConnections(cast(Coordination, None))

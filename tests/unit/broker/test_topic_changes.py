@@ -20,7 +20,8 @@ class World:
         self.topics = TopicTable(self.bench.layouts, self.bench.journal, BROKER, new_writer=lambda: 9)
         self.holds = WriteHolds()
         self.new: list[str] = []
-        self.changes = TopicChanges(self.topics, self.bench.c, self.holds, self.new.append, self.bench.ends)
+        self.open_halves = 0
+        self.changes = TopicChanges(self.topics, self.bench.c, self.holds, self.new.append, self.bench.ends, lambda: self.open_halves)
 
     def put(self, read: int, write: int, topic: str = TOPIC) -> tuple[int, int]:
         """Return the counts of queues to read and to write that are then in force."""
@@ -99,6 +100,10 @@ def test_keys_move_when_the_ordered_group_has_consumed_the_topic(counts: tuple[i
         world.put(*counts)
     for queue_id in range(4):
         a.commit(queue_id, 1_000)
+    world.open_halves = 1
+    with pytest.raises(NoPermissionError, match=f"group {GROUP} consumes topic {TOPIC} in order"):
+        world.put(*counts)
+    world.open_halves = 0
     assert world.put(*counts) == counts
 
 

@@ -66,6 +66,7 @@ def test_table_agrees_with_a_model_over_snapshots(steps: list[tuple[str, int]]) 
         for end in (number, number // 2):
             below = sorted(half.offset for part in table.below(end) for half in part)
             assert below == [offset for offset in sorted(present.values()) if offset < end]
+    assert (sorted(table.take_opened()), table.take_opened()) == (sorted(present), [])
 
 
 def test_outcomes_are_forgotten_after_a_day_and_the_oldest_of_too_many_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,8 +134,11 @@ class TopicChanges:
         holds: WriteHolds,
         check_disk: Callable[[str], None],
         bounds: QueueBounds,
+        open_halves: Callable[[], int],
     ) -> None:
-        """`check_disk(topic)` raises ServiceNotAvailableError if the topic is new and the disk has no room for it."""
+        """`check_disk(topic)` raises ServiceNotAvailableError if the topic is new and the disk has no room for it. `open_halves`
+        returns how many half messages of all topics are not decided."""
+        self._open_halves = open_halves
         self._topics = topics
         self._coordination = coordination
         self._holds = holds
@@ -187,12 +190,14 @@ class TopicChanges:
             )
 
     def _check_order(self, layout: TopicLayout, read_count: int) -> None:
-        """Raise NoPermissionError if a native group that consumes the topic in order has not consumed all of it."""
+        """Raise NoPermissionError if a native group that consumes the topic in order has not consumed all of it, or half messages, whose
+        topics the broker does not know at once, are not decided."""
         topic = layout.topic
         elsewhere = set(layout.brokers) != {self._coordination.state.config.broker_name}
         for group in self._consumers(topic):
             contract = self._coordination.status.contract(group)
-            if contract is not None and contract.ordered and (elsewhere or self._lag(group, topic, range(read_count))):
+            unread = elsewhere or self._open_halves() or self._lag(group, topic, range(read_count))
+            if contract is not None and contract.ordered and unread:
                 raise NoPermissionError(
                     f"nothing was changed: group {group} consumes topic {topic} in order, and keys would move to other queues before it "
                     f"has consumed their messages. `lockstep topic alter {topic}` holds the writes meanwhile"

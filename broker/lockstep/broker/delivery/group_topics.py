@@ -68,15 +68,15 @@ class GroupTopics:
         layout = self._topics.find_layout(topic)
         return began > 0 and (layout is None or layout.began > began)
 
-    def writable_queue(self, topic: str, queue_id: int) -> int | None:
+    def writable_queue(self, topic: str, queue_id: int, *, held_too: bool = False) -> int | None:
         """Return the queue of this broker that takes a delayed message for the topic, or None if the topic does not exist any more.
 
         If the queues of this broker are closed to writers, because it is being drained, the broker itself still writes to them; if it has
         none any more, it gets one again that is closed to writers.
 
-        Raises ServiceNotAvailableError, so that the message stays pending, while the writes to the topic are held.
+        Raises ServiceNotAvailableError, so that the message stays pending, while the writes to the topic are held, unless `held_too`.
         """
-        if self._is_held(topic):
+        if not held_too and self._is_held(topic):
             raise ServiceNotAvailableError(f"a delayed message stays pending: the queues of topic {topic} are being moved")
         if group_of_topic(topic) is not None or self._topics.find_layout(topic) is not None:
             self._create_for_delayed(topic)

@@ -9,6 +9,7 @@ from lockstep.broker.store import Appended, ReadStatus, Store
 from lockstep.broker.store.log.stored_record import Ended
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, LockstepError, MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.names import HALF_TOPIC
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 
@@ -61,7 +62,9 @@ class HomeDelivery:
         first, count = ended_by(room, bound.waiting[0]), len(bound.waiting)
         facts = {"queue_id": first.queue_id, "offset": first.offset, "count": count}
         try:
-            queue_id = self._destination(home.topic, home.queue_id, home.topic, home.began, facts)
+            # A move of the queues waits until all transactions are decided. So it holds new half messages, and no decision.
+            held_too = room == HALF_TOPIC
+            queue_id = self._destination(home.topic, home.queue_id, home.topic, home.began, facts, held_too=held_too)
             if queue_id is None:
                 return None
             frame = bound.frame(home.topic, queue_id)
@@ -72,12 +75,14 @@ class HomeDelivery:
             return self._refused(error, first, facts)
         return HomePlace(queue_id, appended.queue_offset)
 
-    def _destination(self, topic: str, queue_id: int, origin_topic: str, began: int, facts: dict[str, int]) -> int | None:
+    def _destination(
+        self, topic: str, queue_id: int, origin_topic: str, began: int, facts: dict[str, int], *, held_too: bool = False
+    ) -> int | None:
         """Return the queue of this broker that takes a message, None if its topic is gone. Raises the errors of `writable_queue`."""
         if self._topics.deleted_since(origin_topic, began):
             log_limited(log, "warning", "delay.destination_gone", topic=origin_topic, **facts, why="its topic was deleted")
             return None
-        found = self._topics.writable_queue(topic, queue_id)
+        found = self._topics.writable_queue(topic, queue_id, held_too=held_too)
         if found is None:
             log_limited(log, "warning", "delay.destination_gone", topic=topic, **facts, why="its topic has no queue here any more")
         return found

@@ -7,6 +7,8 @@ from lockstep.broker.store.log.stored_record import Ended, waited_value
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.messages.ids import message_id_of
 from lockstep.protocol.messages.properties import (
+    CARRIED_DUE,
+    CARRIED_FIRST,
     DELAY,
     ORIGIN_LAYOUT,
     ORIGIN_MESSAGE_ID,
@@ -27,6 +29,7 @@ from lockstep.protocol.messages.properties import (
     one_line_reason,
 )
 from lockstep.protocol.messages.record import NO_HOST, SYS_BORN_IPV6, SYS_IPV6_MASK, RecordView, encode_record
+from lockstep.protocol.messages.rooms import DUE_SHIFT
 from lockstep.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, check_topic
 
 RECONSUME_TIMES_MAX = (1 << 31) - 1
@@ -115,10 +118,13 @@ class MessageCopy:
         first = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(topic_began), name: str(value)}
         return replace(self, topic=TIMER_TOPIC, queue_id=0, properties={**first, **self.properties, **first})
 
-    def as_half(self, topic_began: int, group: str, client_id: str) -> "MessageCopy":
-        """Return the copy that waits in the room of half messages. `group`, `client_id`: its sender."""
+    def as_half(self, topic_began: int, group: str, client_id: str, carried: tuple[int, int] | None = None) -> "MessageCopy":
+        """Return the copy that waits in the room of half messages. `group`, `client_id`: its sender. `carried`: when (ms) and at which
+        offset of the room it was stored at first, if it was."""
         home = {REAL_TOPIC: self.topic, REAL_QID: str(self.queue_id), ORIGIN_LAYOUT: str(topic_began)}
         first = home | {TRAN_MSG: "true", PGROUP: group, PRODUCER_CLIENT: client_id}
+        if carried is not None:
+            first |= {CARRIED_DUE: str(carried[0] << DUE_SHIFT), CARRIED_FIRST: str(carried[1])}
         return replace(self, topic=HALF_TOPIC, queue_id=0, properties={**first, **self.properties, **first})
 
     def ending(self, ended: Ended) -> "MessageCopy":

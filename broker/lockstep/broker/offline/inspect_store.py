@@ -140,6 +140,7 @@ async def _inspect_foreign(
         if topic in known:
             content.groups.append(GroupContent(group, topic, len(offsets), _behind(log, topic, offsets)))
     content.delayed_messages = log.delayed_count({level - 1: offset for level, offset in config.delays.items()})
+    content.delayed_messages += len(foreign.undecided_halves)
     content.unfinished = list(foreign.unfinished)
     content.start = f"needs --adopt: {reason}"
     if foreign.doubts:

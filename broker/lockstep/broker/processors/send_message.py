@@ -176,7 +176,7 @@ class SendMessageProcessor:
         self, request: Request, header: SendMessageHeader, copy: MessageCopy, name: str, value: int
     ) -> tuple[Appended, str | None]:
         """Store a message of RocketMQ's clients that is to wait. Return where, and its recall handle."""
-        self._frames.check_pending(TIMER_TOPIC, 1)
+        self._frames.check_pending(TIMER_TOPIC, 1, len(request.body))
         layout = self._topics.find_layout(header.topic)
         now_ms = self._store.now_ms()
         wait_ms = due_ms_of(name.encode(), value, now_ms) - now_ms
@@ -193,7 +193,7 @@ class SendMessageProcessor:
 
     def _append_half(self, request: Request, header: SendMessageHeader, copy: MessageCopy) -> Appended:
         """Store a half message of RocketMQ's clients."""
-        self._frames.check_pending(HALF_TOPIC, 1)
+        self._frames.check_pending(HALF_TOPIC, 1, 0)
         layout = self._topics.find_layout(header.topic)
         group = copy.properties.get(PGROUP, header.producer_group)
         try:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from lockstep.broker.delivery.room_bytes import RoomBytes
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.store import Appended, Store
 from lockstep.broker.store.log.waiting_records import Room
 from lockstep.broker.tables.send_gate import SendGate
-from lockstep.broker.tables.timer_table import TimerTable
+from lockstep.broker.tables.timer_table import PendingTimer, TimerTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.transaction_table import TransactionTable
 from lockstep.broker.tables.write_holds import WriteHolds
@@ -31,6 +32,7 @@ SYSTEM_BUSY.
 BUSY_RETRY_MS = 200
 HELD_RETRY_MS = 100
 PENDING_RETRY_MS = 1_000
+MIB = 1 << 20
 
 
 class WaitingLimits(NamedTuple):
@@ -58,7 +60,9 @@ class SentFrames:
         timers: TimerTable,
         transactions: TransactionTable,
         limits: WaitingLimits,
+        timer_bytes: RoomBytes[PendingTimer],
     ) -> None:
+        self._timer_bytes = timer_bytes
         self._timers = timers
         self._transactions = transactions
         self.limits = limits
@@ -81,18 +85,21 @@ class SentFrames:
     def append_waiting(
         self, request: Request, topic: str, queue_id: int, room_topic: str, room: Room, count: int, *, sequenced: bool
     ) -> Appended:
-        """Append the request's frame to a waiting room; `topic` and `queue_id` are its home. Raises the errors of `append`, but not those
-        of held writes: the queue itself is not written to."""
-        self.topics.check_writable(topic, queue_id)
-        self.check_load()
-        self.check_pending(room_topic, count)
+        """Append the request's frame to a waiting room; `topic` and `queue_id` are its home. Raises the errors of `append`, but for timers
+        not those of held writes: the queue itself is not written to."""
+        if room_topic == HALF_TOPIC:
+            self.check_room(topic, queue_id)  # a move of the queues waits until no transaction is open
+        else:
+            self.topics.check_writable(topic, queue_id)
+            self.check_load()
+        self.check_pending(room_topic, count, len(request.body))
         self._count_for_user(request)
         plain = bytes(request.body) if isinstance(request.body, memoryview) else request.body
         host = born_host(request.endpoint.peer)
         return self.store.append_frame(room_topic, 0, plain, count, born_host=host, sequenced=sequenced, room=room)
 
-    def check_pending(self, room: str, count: int) -> None:
-        """Raise RetryLaterError if so many more messages of a waiting room would be too many."""
+    def check_pending(self, room: str, count: int, size: int) -> None:
+        """Count messages that are about to be stored in a waiting room. Raise RetryLaterError if so many more would be too many."""
         if room == HALF_TOPIC:
             if len(self._transactions) + count > self.limits.halves_max:
                 open_, limit = len(self._transactions), f"at most {self.limits.halves_max} (transactions_open_max)"
@@ -101,6 +108,12 @@ class SentFrames:
             raise RetryLaterError(
                 f"{len(self._timers)} timers are pending, at most {self.limits.timers_max} (timer_pending_max)", PENDING_RETRY_MS
             )
+        else:
+            pending, most = self._timer_bytes, self._timer_bytes.limit
+            if pending.bytes + size > most:
+                text = f"pending timers take up to {pending.bytes / MIB:.1f} MiB of the log, and {size} bytes more would be too many"
+                raise RetryLaterError(f"{text}: at most {most / MIB:.1f} MiB (timer_mib_max)", PENDING_RETRY_MS)
+            pending.add(size)
 
     def admit(self, request: Request, topic: str, queue_id: int) -> None:
         """Check a send, and count it towards the limits of its user. Raises the errors of `check_room`, and RetryLaterError."""

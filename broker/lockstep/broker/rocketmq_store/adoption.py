@@ -12,6 +12,7 @@ that ends before it is repeated with --adopt.
 |                                         | here only if it continues an export                                                         |
 | consumeEnable of subscriptionGroup.json | the setting; the others do not exist here                                                   |
 | an offset of delayOffset.json           | where delivery continues in the queue of that delay                                         |
+| a half message that is not decided      | one of the room of half messages (foreign_halves.py)                                        |
 """
 
 import asyncio
@@ -22,10 +23,12 @@ from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.tables.progress_table import Progress
 from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_config import ForeignConfig, ForeignTopic
+from lockstep.broker.rocketmq_store.foreign_halves import adopt_halves
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
 from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics
 from lockstep.broker.rocketmq_store.foreign_store import ForeignStore
 from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
 from lockstep.protocol.bodies import GroupSettings, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -112,17 +115,24 @@ async def _layouts_at(host: Host, address: str, security: ClientSecurity, topics
 
 
 async def take_over(
-    host: Host, nameservers: Sequence[str], security: ClientSecurity, root: str, state: BrokerState, foreign: ForeignStore
+    host: Host,
+    nameservers: Sequence[str],
+    security: ClientSecurity,
+    root: str,
+    store: Store,
+    state: BrokerState,
+    foreign: ForeignStore,
 ) -> None:
-    """Record what RocketMQ's broker has left in the directory `root`, and log what it was. Raises AdoptionError."""
+    """Record what RocketMQ's broker has left in the directory `root`, and log what it was. Raises AdoptionError, OSError and StoreError."""
     topics = [topic.topic for topic in adopted_topics(foreign.config, foreign.log)]
     cluster = await cluster_layouts(host, nameservers, security, topics)
     found = await adopt(state, foreign, cluster)
+    halves = await adopt_halves(store, state, foreign.undecided_halves, foreign.log.ended_halves)
     left_behind = {each.kind: each.count for each in foreign.unfinished}
     if doubts := foreign.doubts:
         then = "RocketMQ's broker was killed: offsets are lowered to the ends of queues"
         log.warning("store.incomplete", found=doubts[0], count=len(doubts), then=then)
-    log.info("store.adopted", store=root, **asdict(found), left_behind=left_behind)
+    log.info("store.adopted", store=root, **asdict(found), half_messages=halves, left_behind=left_behind)
 
 
 async def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:

@@ -12,11 +12,10 @@ from lockstep.broker.store.start.survey import LogSurvey
 from lockstep.protocol.messages.properties import decode_properties
 from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.messages.sequence import FrameSequence
-from lockstep.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from lockstep.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 CHUNK_BYTES = 1 << 20
 MARKED_COUNT_PER_TURN = 64
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 TIMER_DUE = "TIMER_OUT_MS"
@@ -49,7 +48,7 @@ class ForeignLog:
     """Log position of the first state record of a lockstep broker; None if there is none."""
     queues: dict[tuple[str, int], QueueExtent] = field(default_factory=dict)
     half_offsets: list[int] = field(default_factory=list)
-    """Queue offsets of the prepared messages of transactions."""
+    """Queue offsets of the half messages of transactions that RocketMQ's broker has stored."""
     ended_halves: set[int] = field(default_factory=set)
     """Those of them that were committed or rolled back."""
     last_delayed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -180,7 +179,7 @@ class _ForeignSink:
         extent.end = record.queue_offset + 1
         if record.topic == SCHEDULE_TOPIC:
             found.last_delayed[record.queue_id] = record.queue_offset, record.position, record.store_ms
-        elif record.topic == HALF_TOPIC:
+        elif record.topic == HALF_TOPIC and record.due is None:
             found.half_offsets.append(record.queue_offset)
         elif record.topic == OP_TOPIC or (record.topic == TIMER_TOPIC and record.due is None):
             self.marked.append((record.position, record.size))

@@ -8,7 +8,7 @@
 | another broker has open, or had when it was killed (`abort`)        |                                                               |
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -16,7 +16,8 @@ from struct import Struct
 from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_checks import check_complete, check_files, check_names, check_owner
 from lockstep.broker.rocketmq_store.foreign_config import ForeignConfig, KnownContent, found_digests, known_content, read_config
-from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, REVIVE_PREFIX, ForeignLog, read_whole
+from lockstep.broker.rocketmq_store.foreign_halves import undecided_offsets
+from lockstep.broker.rocketmq_store.foreign_log import REVIVE_PREFIX, ForeignLog, read_whole
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.log.commit_log import CommitLog
@@ -29,8 +30,8 @@ from lockstep.protocol.delays import format_delay, queue_delay_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.runtime.files import Files
 
-TRANSACTIONS, TIMERS, POP, COMPACTION = "transactions", "timers", "pop", "compaction"
-LEFT_OUT = (TRANSACTIONS, TIMERS, POP, COMPACTION)
+TIMERS, POP, COMPACTION = "timers", "pop", "compaction"
+LEFT_OUT = (TIMERS, POP, COMPACTION)
 """What `--adopt-without` may name."""
 TIMER_CHECK = Struct(">q")
 """The first field of config/timercheck: messages of the timer that are due before this time, in ms, were delivered."""
@@ -54,6 +55,8 @@ class ForeignStore:
     config: ForeignConfig
     continues: bool
     """Whether it continues what an export has written, so that progress that is lower counts: a group was reset there."""
+    undecided_halves: Sequence[int]
+    """The offsets of half messages of which no end is known."""
     unfinished: tuple[Unfinished, ...]
     doubts: tuple[str, ...]
     """Messages that consume queues or offsets name, and that the log lacks: RocketMQ's broker was killed before they were on the disk."""
@@ -108,7 +111,8 @@ async def read_foreign(
     doubts = await check_complete(files, directory, identity, log, config, on_progress)
     _check_delays(QueueFiles(files, directory.queues, identity.queue_file_entries, 1), directory, log, config)
     known = known_content(directory)
-    return ForeignStore(log, config, known is not None and known.exported, tuple(_unfinished(directory, log, config)), doubts)
+    continues, halves = known is not None and known.exported, undecided_offsets(log, config)
+    return ForeignStore(log, config, continues, halves, tuple(_unfinished(directory, log, config)), doubts)
 
 
 def _check_delays(queues: QueueFiles, directory: StoreDirectory, log: ForeignLog, config: ForeignConfig) -> None:
@@ -147,9 +151,6 @@ def check_unfinished(root: str, unfinished: Collection[Unfinished], without: Col
 def _unfinished(directory: StoreDirectory, log: ForeignLog, config: ForeignConfig) -> list[Unfinished]:
     found = []
     checked = {topic: offsets for (_, topic), offsets in config.offsets.items()}
-    first = checked.get(HALF_TOPIC, {}).get(0, 0)
-    if count := sum(offset >= first and offset not in log.ended_halves for offset in log.half_offsets):
-        found.append(Unfinished(TRANSACTIONS, count, f"{count} messages of transactions that were neither committed nor rolled back"))
     check = directory.read(f"{directory.root}/config/timercheck") or b""
     delivered_ms = TIMER_CHECK.unpack_from(check)[0] if len(check) >= TIMER_CHECK.size else 0
     if count := sum(due_ms >= delivered_ms for due_ms in log.timers_ms):

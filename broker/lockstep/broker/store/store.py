@@ -624,6 +624,10 @@ class Store:
         """Return (log offset, size, tag hash) of the message at a queue offset, or None if there is none."""
         return await self._query.entry_at(self._queues.get((topic, queue_id)), offset)
 
+    async def queue_entries(self, topic: str, queue_id: int, offset: int, count: int) -> bytes:
+        """Return entries (`ENTRY`) from a queue offset on, confirmed or not: at most `count`, and at least one if there is one."""
+        return await self._query.entries_at(self._queues.get((topic, queue_id)), offset, count)
+
     async def record_at(self, physical_offset: int, *, hidden: bool = False) -> bytes | None:
         """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker.
 

@@ -10,6 +10,7 @@ from lockstep.operations.changes.operation import Argument, ChangeOutcome, Opera
 from lockstep.operations.changes.topic_change import check_not_only_copy, check_not_system_topic
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.parked import count_forgotten
+from lockstep.operations.messages.undelivered import count_undelivered
 from lockstep.operations.watch.topic_query import read_topic
 from lockstep.protocol.topics.queue import TopicLayout
 
@@ -32,18 +33,20 @@ class TopicDelete(Operation):
         before = await plan_deletion(admin, self.topic, force=self.force)
         report = await read_topic(admin, self.topic)
         forgotten = await count_forgotten(admin, topic=self.topic)
+        undelivered = await count_undelivered(admin, self.topic)
         stored = sum(each.max_offset - each.min_offset for each in chain.from_iterable(report.offsets.values()))
 
         async def carry_out() -> ChangeOutcome:
             deletion = await delete_topic(admin, before)
             held = f"its {len(before.read_queues)} queues, their messages, and the progress of every group in them"
-            found = {"topic": self.topic, "deleted": True, "version": deletion.version.counter, **forgotten.as_json()}
-            return ChangeOutcome([*forgotten.sentences, f"topic {self.topic} is deleted: {held}"], found)
+            ended = forgotten.as_json() | undelivered.as_json()
+            found = {"topic": self.topic, "deleted": True, "version": deletion.version.counter, **ended}
+            return ChangeOutcome([*forgotten.sentences, *undelivered.sentences, f"topic {self.topic} is deleted: {held}"], found)
 
         held = f"its {len(before.read_queues)} queues, {stored:,} messages, and the progress of every group in them"
         effect = [f"Topic {self.topic} is deleted: {held}."]
         effect += [f"{name} does not say how many messages it has: {why}." for name, why in report.failed.items()]
-        effect += [f"{sentence}." for sentence in forgotten.sentences]
+        effect += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in (*forgotten.sentences, *undelivered.sentences)]
         effect.append("Sends to it fail from then on. Nothing brings the messages back.")
         return Plan(effect, carry_out, (before.version,))
 

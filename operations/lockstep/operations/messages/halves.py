@@ -7,7 +7,8 @@ from typing import Any
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.messages.find import check_key
 from lockstep.operations.text import format_time
-from lockstep.protocol.bodies import BrokerAddress, HalfRow
+from lockstep.protocol.bodies import BrokerAddress, HalfPage, HalfRow
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.protocol.headers.transactions import ListHalvesHeader
 from lockstep.protocol.names import check_topic
 
@@ -80,7 +81,7 @@ class HalfList:
         """Add the next `count` messages of one broker, or every one."""
         while count > 0:
             cursor = self.positions[broker.name] or 0
-            page = await self._admin.list_halves(broker, replace(self._wanted, cursor=cursor, limit=min(PAGE_MAX, count)))
+            page = await _page(self._admin, broker, replace(self._wanted, cursor=cursor, limit=min(PAGE_MAX, count)))
             self.found += [OpenMessage(broker.name, row) for row in page.rows]
             self._open[broker.name] = page.open
             self.unread += page.unread
@@ -97,6 +98,25 @@ async def list_halves(admin: AdminClient, wanted: ListHalvesHeader) -> HalfList:
     found = HalfList(admin, wanted)
     await found.read()
     return found
+
+
+async def list_halves_at(admin: AdminClient, broker: BrokerAddress, wanted: ListHalvesHeader) -> tuple[list[OpenMessage], int, int]:
+    """Return the half messages of one broker, how many it has of all, and how many it could not read."""
+    found: list[OpenMessage] = []
+    cursor: int | None = 0
+    count = unread = 0
+    while cursor is not None:
+        page = await _page(admin, broker, replace(wanted, cursor=cursor, limit=PAGE_MAX))
+        found += [OpenMessage(broker.name, row) for row in page.rows]
+        cursor, count, unread = page.cursor, page.open, unread + page.unread
+    return found, count, unread
+
+
+async def _page(admin: AdminClient, broker: BrokerAddress, header: ListHalvesHeader) -> HalfPage:
+    try:
+        return await admin.list_halves(broker, header)
+    except RequestCodeNotSupportedError:  # an earlier version, which has none
+        return HalfPage((), None, 0)
 
 
 def half_json(message: OpenMessage) -> dict[str, Any]:

@@ -68,6 +68,7 @@ PROGRAM_OPTIONS = frozenset(
             "message_delay_level",
             "timer_days_max",
             "timer_pending_max",
+            "timer_mib_max",
             "transaction_check_ms",
             "transaction_hours_max",
             "transactions_open_max",

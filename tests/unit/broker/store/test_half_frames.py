@@ -111,6 +111,10 @@ pieces = st.sampled_from(
         ID,
         b"\x01",
         b"\x02",
+        b"\0",
+        b"TIMER_DELAY_MS\x01",
+        b"5",
+        b"TAGS\x01red",
         b"TRAN_MSG\x01true",
         b"__LS_",
         b"\xd9",
@@ -118,10 +122,11 @@ pieces = st.sampled_from(
 )
 
 
-@given(st.lists(st.lists(pieces, max_size=5).map(b"".join), min_size=1, max_size=3), st.booleans(), st.booleans())
+@given(st.lists(st.lists(pieces, max_size=6).map(b"".join), min_size=1, max_size=3), st.booleans(), st.booleans(), st.booleans())
 @needs_kernels
-def test_any_properties_give_what_python_gives(texts: list[bytes], sequenced: bool, trusted: bool) -> None:
-    records = [half(text) for text in texts]
+def test_any_properties_give_what_python_gives(texts: list[bytes], begun: bool, sequenced: bool, trusted: bool) -> None:
+    """`begun`: all records have the right home and sender first, so that the rest counts."""
+    records = [half((HOME if begun else b"") + text) for text in texts]
     for frame in (b"".join(records), in_sequence(records)):
         check(frame, len(records), sequenced=sequenced, trusted=trusted)
 
@@ -180,3 +185,40 @@ def test_properties_of_a_half_message_are_read_back(code: int, first: int, clien
     assert again is not None
     assert (again.first, again.code(5), carried[again.end :]) == (first, code | CARRIED, ID)
     assert read_timer(carried) is None
+
+
+PLAIN = ORDERS + half_properties("shop", "c")
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        b"",
+        ORDERS,
+        PLAIN.removeprefix(b"REAL_TOPIC\x01orders\x02"),
+        b"TAGS\x01red\x02" + PLAIN,
+        PLAIN.replace(b"true", b"false"),
+        PLAIN.replace(b"TRAN_MSG", b"tran_msg"),
+        PLAIN.replace(b"\x01shop", b"\x01"),
+        PLAIN.replace(b"\x01shop", b"\x01" + b"s" * 256),
+        PLAIN.replace(b"\x01c", b"\x01" + b"c" * 256),
+        PLAIN.replace(b"\x01orders", b"\x01" + b"o" * 128),
+        PLAIN.replace(b"\x013", b"\x01-3"),
+        PLAIN.replace(b"\x017", b"\x01x"),
+        PLAIN.replace(b"PGROUP\x01shop\x02", b""),
+        ORDERS + b"PGROUP\x01shop\x02TRAN_MSG\x01true\x02__TXN_PRODUCER_CID__\x01c",
+        ORDERS + b"TIMER_DELAY_MS\x015000",
+        ORDERS + b"TAGS\x01red\x02" + half_properties("shop", "c"),
+    ],
+)
+def test_other_properties_are_no_half_message(properties: bytes) -> None:
+    assert read_half(PLAIN) is not None
+    assert read_half(properties) is None
+
+
+@pytest.mark.parametrize("client_id", ["", "c" * 255])
+@pytest.mark.parametrize("end", [b"", b"\x02", b"\x02" + ID])
+def test_shortest_and_longest_names_are_read(client_id: str, end: bytes) -> None:
+    found = read_half(home_properties("t" * 127, 0, 0) + half_properties("g" * 255, client_id)[:-1] + end)
+    assert found is not None
+    assert (len(found.topic), found.group, found.client_id.decode(), found.first) == (127, b"g" * 255, client_id, None)

@@ -46,9 +46,16 @@ class CheckBack:
     """Asks for outcomes: `run` asks until it is cancelled, `on_arrival` reports new half messages."""
 
     def __init__(
-        self, host: Host, store: Store, table: TransactionTable, connections: ClientConnections, terms: Callable[[], tuple[int, float]]
+        self,
+        host: Host,
+        store: Store,
+        table: TransactionTable,
+        connections: ClientConnections,
+        terms: Callable[[], tuple[int, float]],
+        deleted_since: Callable[[str, int], bool],
     ) -> None:
-        """`terms` returns after how many ms a sender is first asked, and for how many hours."""
+        """`terms` returns after how many ms a sender is first asked, and for how many hours. `deleted_since`: GroupTopics.deleted_since."""
+        self._deleted_since = deleted_since
         self._clock = host.clock
         self._random = host.random
         self._store = store
@@ -57,7 +64,7 @@ class CheckBack:
         self.terms = terms
         self._schedule = CheckSchedule()
         self._expired: set[int] = set()
-        """Those that are too old. They are looked at seldom: `transaction_hours_max` may be raised."""
+        """Those that are too old. They are looked at seldom: `transaction_hours_max` may be raised, or their topic deleted."""
         self._wake = asyncio.Event()
         self._second_ms = -LOOK_MS
         """When the second began to which these belong:"""
@@ -122,11 +129,6 @@ class CheckBack:
         if half is None:
             self._forget(offset)
             return
-        if offset in self._expired:
-            if self.is_expired(half):
-                self._schedule.put(offset, now_ms + PAUSE_MS_MAX)
-                return
-            self._expired.remove(offset)
         try:
             data = await self._read(half)
             if self._table.find(offset) is None:
@@ -137,7 +139,15 @@ class CheckBack:
             if record is None or found is None:
                 self._schedule.put(offset, now_ms + LOOK_MS)  # it is not confirmed yet, or was stored again meanwhile
                 return
-            self._ask(offset, half, record, found, data)
+            if self._deleted_since(found.topic.decode(), found.began):
+                self._forget(offset)
+                log_limited(log, "warning", "transaction.rolled_back", **_facts(offset, found), why="its topic was deleted")
+                self._table.roll_back(half, self._store.now_ms())
+            elif self.is_expired(half):
+                self._expire(offset, found)
+            else:
+                self._expired.discard(offset)
+                self._ask(offset, half, record, found, data)
         except SystemBusyError:  # its entry is compared with the log
             self._schedule.put(offset, now_ms + LOOK_MS)
         except Exception as error:  # one message: logged, and read again later
@@ -160,9 +170,6 @@ class CheckBack:
     def _ask(self, offset: int, half: OpenHalf, record: RecordView, found: RoomProperties, data: bytes) -> None:
         now_ms, age_ms = self._clock.monotonic_ms(), self._store.now_ms() - self._table.present_ms(half)
         properties = decode_properties(record.properties)
-        if self.is_expired(half):
-            self._expire(offset, found)
-            return
         rest_ms = immunity_ms(properties.get(CHECK_IMMUNITY, "")) - age_ms
         target = None if rest_ms > 0 else self._target(found)
         if target is None:
@@ -188,11 +195,11 @@ class CheckBack:
 
     def _expire(self, offset: int, found: RoomProperties) -> None:
         """Ask no more, unless the limit is raised."""
-        self._expired.add(offset)
         self._schedule.put(offset, self._clock.monotonic_ms() + PAUSE_MS_MAX)
-        facts = {"topic": found.topic.decode(), "group": found.group.decode(), "offset": offset}
-        then = "nobody is asked any more: `lockstep tx ls` lists it, `lockstep tx commit` and `rollback` decide"
-        log_limited(log, "warning", "transaction.expired", **facts, then=then)
+        if offset not in self._expired:
+            self._expired.add(offset)
+            then = "nobody is asked any more: `lockstep tx ls` lists it, `lockstep tx commit` and `rollback` decide"
+            log_limited(log, "warning", "transaction.expired", **_facts(offset, found), then=then)
 
     def _target(self, found: RoomProperties) -> ClassicConnection | None:
         """Return whom to ask about a half message; None if nobody is there, or its sender may come back."""
@@ -210,6 +217,10 @@ class CheckBack:
     def _is_free(self, client: ClassicConnection) -> bool:
         endpoint = client.endpoint
         return not endpoint.closed and endpoint.unsent_bytes <= UNSENT_BYTES_MAX and self._asked.get(endpoint.id, 0) < PER_CONNECTION
+
+
+def _facts(offset: int, found: RoomProperties) -> dict[str, object]:
+    return {"topic": found.topic.decode(), "group": found.group.decode(), "offset": offset}
 
 
 def immunity_ms(text: str) -> int:

@@ -203,6 +203,18 @@ class Query:
             return None
         return await self._entry(queue, offset)
 
+    async def entries_at(self, queue: ConsumeQueue | None, offset: int, count: int) -> bytes:
+        """Return entries of the queue from an offset on: at most `count`, and those that are in memory, or in one file, together."""
+        if queue is None or not queue.min <= offset < queue.next:
+            return b""
+        if queue.in_memory(offset):
+            return queue.recent(offset, count)
+        wanted = QueueBytes(self._queues.files, *queue.file_range(self._queues.files, offset, count))
+        data = wanted.cached()
+        if data is None:
+            data = await wanted.wait(self._host)
+        return data[: len(data) - len(data) % ENTRY_BYTES]
+
     async def _store_ms(self, queue: ConsumeQueue, index: int) -> int | None:
         """Return the store time of one message, or None if it does not exist any more."""
         placed = await self._placed(queue, index)

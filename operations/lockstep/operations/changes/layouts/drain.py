@@ -26,7 +26,8 @@ REPORT_S = 5.0
 async def close_queues(admin: AdminClient, topic: str, source: str, target: str | None = None) -> None:
     """Close the queues of `source` to writers, and give `target` as many instead; if none is named, a substitute if the topic needs one.
 
-    Wait, without a hold of the writes, while groups lag that can't catch up as they are: until they run, or their progress is ended.
+    Wait, without a hold of the writes, while groups lag that can't catch up as they are: until they run, or their progress is ended; and
+    while transactions are open for long.
 
     Raises:
         OperationError: Groups lag too much (put_in_order), or there is no substitute.
@@ -42,7 +43,7 @@ async def close_queues(admin: AdminClient, topic: str, source: str, target: str 
         try:
             held_ms = await put_in_order(admin, layout, after)
         except NotConsumedError as error:
-            if not error.lag.standing:
+            if not error.lag.standing and not error.undecided:
                 raise
             report.say(f"waiting for the groups of {source}: {error.waits_for}")
             await asyncio.sleep(STEP_S)

@@ -1,7 +1,7 @@
 """Change the queues of a topic so that the order of each key is kept (ordering.md 9.6).
 
-    the ordered groups have almost consumed the topic ─▶ hold its writes at every broker ─▶ they have consumed all of it
-    ─▶ put the new layout into force ─▶ end the hold
+    the ordered groups have almost consumed the topic ─▶ hold its writes at every broker ─▶ no transaction of the topic is undecided,
+    and they have consumed all of it ─▶ put the new layout into force ─▶ end the hold
 
 Sends wait meanwhile: those of a key for as long as `keyed_send_timeout_ms` (30 s), so the hold is shorter. If the groups do not get there
 in time, the hold ends and nothing has changed. It is not begun for a group that can't catch up: one without a member, or that may not
@@ -10,34 +10,41 @@ consume. Queues that are removed must have been consumed by every group.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name
+from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
 from lockstep.operations.changes.layouts.layout_publish import publish_layout
 from lockstep.operations.changes.layouts.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_report import forget_command
 from lockstep.operations.groups.parked import list_parked
 from lockstep.operations.groups.topic_lag import TopicLag, read_lag
+from lockstep.operations.messages.halves import OpenMessage, list_halves_at
 from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.headers.transactions import ListHalvesHeader
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 HOLD_MS = 20_000
 """How long the writes are held at the longest."""
 HOLD_LAG_MAX = 10_000
 """The lag above which the hold is not begun: the groups would hardly consume so much in time."""
+DECIDED_MS = 10_000
+"""How long the command waits, before the hold, for transactions that are not decided when it begins."""
 STEP_S = 0.05
+LOOK_S = 0.5
 
 
 class NotConsumedError(OperationError):
-    """Nothing was changed: groups have not consumed what they must, or have parked keys, or messages wait for their delay."""
+    """Nothing was changed: groups have not consumed what they must, or have parked keys, or messages wait for their delay or a decision."""
 
-    def __init__(self, text: str, lag: TopicLag, waits_for: str) -> None:
+    def __init__(self, text: str, lag: TopicLag, waits_for: str, *, undecided: bool = False) -> None:
+        """`undecided`: messages wait for the decision of their transactions."""
         super().__init__(f"nothing was changed: {text}, or use --force")
         self.lag = lag
         self.waits_for = waits_for
+        self.undecided = undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,8 @@ async def put_in_order(
     `lost`: brokers that are gone for good, whose queues can't be consumed. Above a lag of `lag_max` the hold is not begun.
 
     Raises:
-        NotConsumedError: Groups lag, their lag is not known, they have parked keys, or messages wait for their delay. Nothing was changed.
+        NotConsumedError: Groups lag, their lag is not known, they have parked keys, or messages wait for their delay, or for the decision
+            of their transactions. Nothing was changed.
         NotHeldError: A broker does not hold the writes. Nothing was changed.
         OperationError: See `publish_layout`.
     """
@@ -86,14 +94,19 @@ async def put_in_order(
     if not needs:
         await publish_layout(admin, after)
         return None
-    await _lag_below(admin, before.topic, needs, lost, lag_max)
-    clock = admin.host.clock
-    async with WriteHold(admin, before.topic, frozenset(before.brokers) - frozenset(lost)) as hold:
+    lag = await _lag_below(admin, before.topic, needs, lost, lag_max)
+    owners, clock = frozenset(before.brokers) - frozenset(lost), admin.host.clock
+    await _wait_for_decisions(admin, before.topic, needs, owners, lag)
+    async with WriteHold(admin, before.topic, owners) as hold:
         begun_ms = clock.monotonic_ms()
-        while (lag := await _lag_below(admin, before.topic, needs, lost, lag_max)).lags:
-            await hold.confirm()
+        while True:
+            undecided = await _undecided(admin, before.topic, owners, lag)
+            await hold.confirm()  # what was committed before is counted as lag
+            lag = await _lag_below(admin, before.topic, needs, lost, lag_max)
+            if not undecided and not lag.lags:
+                break
             if clock.monotonic_ms() - begun_ms >= HOLD_MS:
-                raise _lagging(before.topic, lag, needs)
+                raise _not_decided(before.topic, undecided, needs, lag) if undecided else _lagging(before.topic, lag, needs)
             await asyncio.sleep(STEP_S)
         await hold.confirm()
         await publish_layout(admin, after, hold)
@@ -127,6 +140,39 @@ async def _lag_below(admin: AdminClient, topic: str, needs: Needs, lost: Collect
         text = f"groups have parked keys in {topic} ({groups}), and {needs.why}. {step}"
         raise NotConsumedError(text, lag, f"parked keys in {topic}: {groups}")
     return lag
+
+
+async def _wait_for_decisions(admin: AdminClient, topic: str, needs: Needs, owners: Collection[str], lag: TopicLag) -> None:
+    """Wait until the transactions are decided that have messages of the topic now. Raise NotConsumedError if that takes too long.
+
+    The hold lets commits pass, but would hold the other sends meanwhile.
+    """
+    clock = admin.host.clock
+    begun_ms, first = clock.monotonic_ms(), await _undecided(admin, topic, owners, lag)
+    while first:
+        if any(each.row.expired for each in first.values()) or clock.monotonic_ms() - begun_ms >= DECIDED_MS:
+            raise _not_decided(topic, first, needs, lag)
+        await asyncio.sleep(LOOK_S)
+        found = await _undecided(admin, topic, owners, lag)
+        first = {place: each for place, each in found.items() if place in first}
+
+
+async def _undecided(admin: AdminClient, topic: str, owners: Collection[str], lag: TopicLag) -> dict[tuple[str, int], OpenMessage]:
+    """Return the half messages of the topic at its brokers, by broker and offset. Raise NotConsumedError if a broker does not list them."""
+    brokers = by_name(await admin.brokers())
+    wanted = ListHalvesHeader(topic=topic)
+    listed = await gather_results({name: list_halves_at(admin, brokers[name], wanted) for name in sorted(owners) if name in brokers})
+    if listed.failed:
+        reasons = broker_reasons(listed.failed)
+        raise NotConsumedError(f"whether transactions are open in {topic} is unknown ({reasons})", lag, f"{topic}: {reasons}")
+    return {(name, each.row.offset): each for name, (found, _, _) in listed.values.items() for each in found}
+
+
+def _not_decided(topic: str, undecided: Mapping[tuple[str, int], OpenMessage], needs: Needs, lag: TopicLag) -> NotConsumedError:
+    groups = ", ".join(sorted({each.row.producer_group for each in undecided.values()}))
+    what = f"{len(undecided)} messages of {topic} wait for the decision of their transactions (producer groups {groups})"
+    step = f"Wait until they are decided, or decide them (`lockstep tx ls {quote(topic)}` lists them)"
+    return NotConsumedError(f"{what}, and {needs.why}. {step}", lag, what, undecided=True)
 
 
 async def _parked(
