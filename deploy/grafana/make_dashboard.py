@@ -143,6 +143,15 @@ ROWS = {
             {f"rocketmq_storage_flush_behind_bytes{{{JOB}}}": "{{node_id}}"},
         ),
         Panel(
+            "Transactions",
+            "Messages of transactions that are not decided, and those of them that are too old to be asked about.",
+            "short",
+            {
+                f"rocketmq_half_messages{{{JOB}}}": "{{node_id}} open",
+                f"lockstep_transactions_expired{{{JOB}}}": "{{node_id}} too old",
+            },
+        ),
+        Panel(
             "Connections and held pulls",
             "Open connections, and pulls that wait for messages.",
             "short",

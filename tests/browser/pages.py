@@ -15,11 +15,12 @@ PAGES = (
         f"/topics/{TOPIC}/messages",
         f"/topics/{TOPIC}/tail",
         f"/topics/{TOPIC}/waiting",
+        f"/topics/{TOPIC}/transactions",
         "/messages",
         f"/messages/{MESSAGE}",
     ),
     *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", f"/groups/{GROUP}/parked", "/groups/mailing/dead"),
-    *("/delays", "/delays/waiting", "/settings", "/doctor"),
+    *("/delays", "/delays/waiting", "/transactions", "/settings", "/doctor"),
     *("/changes", "/changes/group-reset"),
 )
 """Every page, over a cluster that has this topic, this group and this message."""
@@ -47,4 +48,4 @@ PICTURES = (
 )
 """What docs/dashboard.md shows. `scripts/browser --pictures` takes them."""
 PICTURE_BYTES_MAX = 60_000
-PICTURES_BYTES_MAX = 600_000
+PICTURES_BYTES_MAX = 720_000

@@ -2,7 +2,7 @@
 
 A shop runs for eight minutes. At the end a member of the group `billing` is killed, another one joins, one leaves; a key is parked, and the
 bank does not respond for an order. `mailing` has dead letters, `reports` lags, and `audit` has lost its only member. Reminders of orders
-wait for their time.
+wait for their time, and a bank does not say whether it has paid.
 """
 
 import asyncio
@@ -73,6 +73,7 @@ async def _record() -> Scene:
             await cluster.start(name, program)
         await cluster.start("shop-1", shop.sell)
         await cluster.start("reminders-1", shop.remind)
+        await cluster.start("payments-1", shop.settle)
         await cluster.advance(minutes=4)
         await cluster.stop("audit-1")
         await cluster.advance(minutes=1)

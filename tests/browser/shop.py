@@ -1,8 +1,9 @@
-"""The programs of a shop, whose cluster the pictures show: they sell, remind, bill, mail, report and audit."""
+"""The programs of a shop, whose cluster the pictures show: they sell, remind, settle, bill, mail, report and audit."""
 
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import sin
@@ -18,6 +19,8 @@ from lockstep.client import (
     OrderlyContext,
     Producer,
     PushConsumer,
+    TransactionProducer,
+    TransactionStatus,
 )
 
 ORDERS = 400
@@ -64,6 +67,20 @@ class Shop:
                         await producer.send(message, delay=delay)
                 number += 1
                 await asyncio.sleep(2)
+
+    async def settle(self) -> None:
+        """Settle orders, one a minute, with a bank that does not say whether it has paid: the transactions stay undecided."""
+        producer = TransactionProducer("payments", nameserver=self.nameserver)
+        producer.check(lambda *_: TransactionStatus.UNKNOWN)
+        async with producer:
+            number = 3
+            while True:
+                with suppress(TimeoutError):
+                    async with producer.transaction() as payment:
+                        await payment.send(order_event(number + ORDERS))
+                        raise TimeoutError
+                number += 57
+                await asyncio.sleep(60)
 
     async def bill(self) -> None:
         """Bill orders, each in order."""

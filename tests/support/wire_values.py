@@ -55,7 +55,7 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
     ]
 
 
-HEADERS = dataclasses_in(admin, clients, offsets, park, pull, register, replication, routes, send, tools)
+HEADERS = dataclasses_in(admin, clients, offsets, park, pull, register, replication, routes, send, tools, transactions)
 BODY_MODULES = [
     import_module(f"lockstep.protocol.bodies.{name}")
     for name in (
@@ -71,6 +71,7 @@ BODY_MODULES = [
         "overview",
         "group_events",
         "waiting",
+        "transactions",
     )
 ]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]

@@ -281,6 +281,7 @@ class RunningBroker:
             self.timers,
             lambda: self._settings.config.timer_pending_max,
             lambda: (self.ends.committed_count, self.ends.rolled_back_count, self.checks.asked_count),
+            self.checks.expired_count,
         )
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
@@ -317,9 +318,11 @@ class RunningBroker:
             SendBackProcessor(host, store, coordination, failed, gate),
             ParkProcessor(store, coordination, copies),
             pulls,
-            QueryProcessor(store, state.topics, self._waits, coordination.state.progress.first_offset, host.clock),
+            QueryProcessor(store, state.topics, self._waits, self.timers.recalled, coordination.state.progress.first_offset, host.clock),
             RecallProcessor(store, state.timers, config.name),
-            ListHalvesProcessor(store, state.transactions, self.checks.is_expired),
+            ListHalvesProcessor(
+                store, state.transactions, self.checks.expires_ms, lambda client_id: connections.producer(client_id) is not None, budget
+            ),
             self.ends,
             WaitingProcessor(store, state.timers, group_topics.deleted_since, budget, config.name),
             PurgeProcessor(store, state, self.maintenance.move_groups),
@@ -591,6 +594,7 @@ class RunningBroker:
             topics_deleted=self.state.layouts.deleted_count,
             topics_deleted_max=TOMBSTONES_MAX,
             disk_refusal=disk.refusal,
+            deferred_timers=self.timers.undelivered(),
             delayed_messages=self.delays.pending_count() + len(self.state.timers) + len(self.state.transactions),
         )
 

@@ -26,6 +26,7 @@ from lockstep.dashboard.queues import ShownGroup, shown_group
 from lockstep.dashboard.render import BASE, PART, Static, Templates
 from lockstep.dashboard.search.message_search import MessageSearch
 from lockstep.dashboard.search.searches import Searches
+from lockstep.dashboard.search.transactions_page import TransactionsPage
 from lockstep.dashboard.search.waiting_page import TimersPage
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.dashboard.why_page import Question, question_of
@@ -122,6 +123,7 @@ class Dashboard:
             Route("/topics/{topic}/messages", self._topic_messages),
             Route("/topics/{topic}/tail", self._topic_tail),
             Route("/topics/{topic}/waiting", self._waiting),
+            Route("/topics/{topic}/transactions", self._transactions),
             Route("/messages", self._find_message),
             Route("/messages/{id}", self._message),
             Route("/messages/{id}/body", self._message_body),
@@ -132,6 +134,7 @@ class Dashboard:
             Route("/groups/{group}/parked", self._parked),
             Route("/delays", self._delays),
             Route("/delays/waiting", self._waiting),
+            Route("/transactions", self._transactions),
             Route("/settings", self._settings),
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
@@ -220,6 +223,14 @@ class Dashboard:
         async with admin.keep_connections():
             values = await TimersPage(admin, self._searches).list(request.path_params.get("topic"), request.query_params)
         return self._page(request, "waiting.html", values, 503 if values["busy"] else 404 if values["missing"] else 200)
+
+    async def _transactions(self, request: Request) -> Response:
+        if PART in request.headers:
+            return self._page(request, BASE, {})
+        admin = session_of(request).admin
+        async with admin.keep_connections():
+            values = await TransactionsPage(admin, self._searches).list(request.path_params.get("topic"), request.query_params)
+        return self._page(request, "transactions.html", values, 503 if values["busy"] else 404 if values["missing"] else 200)
 
     async def _find_message(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()

@@ -10,7 +10,7 @@ from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.search.searches import BusyError, Searches
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages.find import Found
-from lockstep.operations.messages.message_query import brokers_to_search, find_by_id
+from lockstep.operations.messages.message_query import brokers_to_search, find_by_id, was_recalled
 from lockstep.operations.messages.message_text import message_facts, message_json
 from lockstep.operations.messages.message_track import TrackType, track_json, track_text
 from lockstep.operations.messages.related_messages import LOOK_MAX, copies_of, find_copies, find_neighbours, origin_of
@@ -46,12 +46,13 @@ class MessagePage:
         """Return one message and what became of it in each group, and with `related` the messages that belong to it."""
         values: dict[str, Any] = {"id": message_id, "message": None, "error": None, "busy": False, "tracks": [], "no_tracks": None}
         values |= {"meanings": {}, "home": None, "waiting": None, "neighbours": None, "no_neighbours": None, "looked": LOOK_MAX}
-        values |= {"origin": None, "copies": [], "no_copies": None}
+        values |= {"recalled": False, "origin": None, "copies": [], "no_copies": None}
         try:
             async with self._searches.turn():
                 message, broker = await self._find(message_id)
                 values |= {"message": message, "body": self._messages.body(message), "origin": origin_of(message)}
                 values |= {"home": home_queue(message), "waiting": waiting_of(message)}
+                values |= {"recalled": await was_recalled(self._admin, broker, message)}
                 readers = [self._read_tracks, self._read_neighbours] if related else [self._read_tracks]
                 await asyncio.gather(*(read(values, message, broker) for read in readers))
                 if related and any(each.type in WITH_COPIES for each in values["tracks"]):
@@ -98,6 +99,7 @@ class MessagePage:
         """Return what `lockstep message show --track --json` prints of the message of `one`, and why bodies or tracks are missing."""
         message = values["message"]
         shown = message_json(message) if self._messages.bodies else message_facts(message) | {"body": None, "bodyError": NO_BODIES}
+        shown |= {"recalled": values["recalled"]}
         if values["no_tracks"] is not None:
             return shown | {"track": None, "trackError": values["no_tracks"]}
         return shown | {"track": [track_json(each, values["now_ms"]) for each in values["tracks"]]}

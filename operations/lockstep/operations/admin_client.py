@@ -396,9 +396,10 @@ class AdminClient:
         """Take back a message that waits. Raise TooLateToRecallError if it does not, and QueryNotFoundError if there is no such message."""
         await self.request(broker, RequestCode.RECALL_MESSAGE, RecallMessageHeader(topic, handle))
 
-    async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
-        """Return the stored record at a position of one broker's log."""
-        return bytes((await self.request(broker, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(physical_offset))).body)
+    async def view(self, broker: BrokerAddress, physical_offset: int, *, recalled: bool = False) -> bytes:
+        """Return the stored record at a position of one broker's log; with `recalled` only if its message was recalled."""
+        header = ViewMessageHeader(physical_offset, recalled or None)
+        return bytes((await self.request(broker, RequestCode.VIEW_MESSAGE_BY_ID, header)).body)
 
 
 def failure_summary(failed: Mapping[str, str]) -> str | None:

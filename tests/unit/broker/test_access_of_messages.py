@@ -1,6 +1,6 @@
 """What a broker does for users with rights: messages, memberships and names of others, and rights that change meanwhile."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.broker.app import Broker
+from lockstep.broker.processors.status import status_for
 from lockstep.protocol.bodies import (
+    BrokerStatus,
     ConsumerGroup,
     GroupEvents,
     GroupStatusReply,
@@ -31,6 +33,8 @@ from lockstep.protocol.headers.offsets import QueryMessageHeader, QueueHeader, V
 from lockstep.protocol.headers.pull import SUSPEND
 from lockstep.protocol.headers.send import SendBackHeader, SendMessageHeader
 from lockstep.protocol.messages.record import split_records
+from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
+from lockstep.runtime.security.rights import Action, Kind
 from support.logins import PASSWORD, logging_in, write_users
 from support.whole_broker import TOPIC, Client, dialled, frame, heartbeat, join, place, reconcile, running, settings
 
@@ -227,3 +231,14 @@ async def test_lists_have_the_names_that_the_user_may_see(house: House) -> None:
         assert [each.group for each in overview.groups] == group_names
         assert {each.group for each in events.events} == set(group_names)
         assert parked.code == ResponseCode.SUCCESS
+
+
+def test_status_names_only_topics_that_the_user_sees() -> None:
+    status = BrokerStatus("broker-a", "c", "00", 1, {}, 0, 0, 0, 0, 0, 0, (), 1, 0, 0, 0, 1, 0, None, {TOPIC: 1, "other": 2, "": 3})
+
+    class Watcher(RequestUser):
+        def may(self, actions: Sequence[Action], kind: Kind, name: str) -> bool:
+            return name == "other"
+
+    assert status_for(ANYBODY, status) == status
+    assert status_for(Watcher(), status).deferred_timers == {"other": 2, "": 3}

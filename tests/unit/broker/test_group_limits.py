@@ -446,9 +446,14 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
 
     parts = Config(), Store(), State(), Pulls(), Figures(Clock(), Store(), State(), Pulls())  # type: ignore[arg-type]
     status = ReplicaStatus("broker-a", "c", "", "master", "", 1, 0, 0, 0)
-    metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()), lambda: status, None, int, lambda: (0, 0, 0))  # type: ignore[arg-type]
-    for part in ("_log", "_waiting"):
-        monkeypatch.setattr(BrokerMetrics, part, lambda self, figures: None)
+
+    async def expired() -> int:
+        return 0
+
+    measured = lambda: status, None, int, lambda: (0, 0, 0), expired
+    metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()), *measured)  # type: ignore[arg-type]
+    for part in ("_log", "_waiting", "_halves"):
+        monkeypatch.setattr(BrokerMetrics, part, lambda self, *figures: None)
     scrape = asyncio.ensure_future(metrics.render({}, Server()))
     while not scrape.done():
         turns.append(0)

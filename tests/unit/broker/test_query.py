@@ -26,7 +26,7 @@ from lockstep.protocol.headers.offsets import (
 )
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.messages.record import encode_record
-from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
+from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC, TIMER_TOPIC
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.requests.dispatch import Dispatcher
@@ -81,8 +81,10 @@ class Broker:
         self.until_ms = self.clock.now_ms + 3_000
         self.store.asked = []
         self.waiting: set[bytes] = set()
+        self.taken_back: set[bytes] = set()
         self.begins: dict[tuple[str, int], int] = {}
-        query = QueryProcessor(self.store, self.topics, self.waiting.__contains__, self.begins_at, self.clock)  # type: ignore[arg-type]
+        known = self.waiting.__contains__, self.taken_back.__contains__, self.begins_at, self.clock
+        query = QueryProcessor(self.store, self.topics, *known)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([query, creator], None, lanes)
         self.endpoint = FakeEndpoint()
 
@@ -264,6 +266,36 @@ async def test_message_that_waits_is_returned_by_position_until_it_is_delivered(
     response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(20))
     assert (response.code, response.body) == (ResponseCode.SYSTEM_ERROR, b"")
     assert (response.remark or "").endswith(f"does not wait any more: find it by the id {'A' * 32}")
+
+
+async def test_message_that_was_recalled_is_returned_only_to_who_asks_for_it() -> None:
+    broker = Broker()
+    broker.store.records[20] = encode_record(TIMER_TOPIC.encode(), 0, b"x", b"UNIQ_KEY\x01" + b"A" * 32, born_ms=1)
+    broker.store.records[21] = encode_record(TIMER_TOPIC.encode(), 0, b"y", b"", born_ms=1)
+    broker.taken_back.add(broker.store.records[20])
+    broker.waiting.add(broker.store.records[21])
+    for offset, recalled, code in [
+        *((20, None, ResponseCode.SYSTEM_ERROR), (20, True, ResponseCode.SUCCESS)),
+        *((21, None, ResponseCode.SUCCESS), (21, True, ResponseCode.SYSTEM_ERROR)),
+        *((0, None, ResponseCode.SUCCESS), (0, True, ResponseCode.SYSTEM_ERROR)),
+    ]:
+        response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset, recalled))
+        assert response.code == code, (offset, recalled)
+        assert response.body == (broker.store.records[offset] if code == ResponseCode.SUCCESS else b"")
+    response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(20))
+    assert (response.remark or "").endswith("waited for its delay, and was recalled")
+
+
+@pytest.mark.parametrize(("waiting", "recalled", "found"), [(None, None, ""), (True, None, "w"), (None, True, "r"), (True, True, "wr")])
+async def test_query_finds_what_waits_and_what_was_recalled_as_it_says(waiting: bool | None, recalled: bool | None, found: str) -> None:
+    broker = Broker()
+    broker.waiting.add(b"w")
+    broker.taken_back.add(b"r")
+    broker.store.searches = [Searched()]
+    header = QueryMessageHeader("t", "k", waiting=waiting, recalled=recalled)
+    assert (await broker.send_request(RequestCode.QUERY_MESSAGE, header)).code == ResponseCode.SUCCESS
+    ((wanted, _, _),) = broker.store.asked
+    assert "".join(each.decode() for each in (b"w", b"r", b"x") if wanted.waits is not None and wanted.waits(each)) == found
 
 
 async def test_topic_is_created_with_the_requested_layout_and_the_first_one_wins() -> None:

@@ -467,6 +467,7 @@ async def test_timers_wait_while_the_writes_of_their_topic_are_held_and_others_d
         await machine.pass_ms(1)
     await machine.pass_ms(3_000)
     assert (await machine.arrived(), machine.timers.deferred_counts) == ([], {"orders": 40})
+    assert machine.timers.undelivered() == {"orders": 40}
     if restarts:
         await machine.restart(snapshot=restarts == "snapshot")
         await machine.look()

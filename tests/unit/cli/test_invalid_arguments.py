@@ -79,6 +79,7 @@ ARGUMENTS = {
     ("timer", "ls"): ["orders"],
     ("timer", "recall"): ["--topic", "orders", "--key", "order-7", "--dry-run"],
     ("tx", "ls"): ["orders"],
+    ("tx", "show"): ["0ddf15a9"],
     ("tx", "commit"): ["0ddf15a9", "--reason", "paid", "--dry-run"],
     ("tx", "rollback"): ["0ddf15a9", "--reason", "paid", "--dry-run"],
     ("top",): ["--once", "--interval", "0.5"],

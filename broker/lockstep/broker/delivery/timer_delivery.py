@@ -12,6 +12,8 @@ its record can't be read. It stays pending, and is tried again each second toget
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from heapq import nlargest
+from operator import itemgetter
 
 from lockstep.broker.delivery.home_delivery import ATTEMPTS_MAX, LOSSES, RETRY_MS, HomeDelivery, HomePlace
 from lockstep.broker.delivery.room_copies import Home, by_home
@@ -34,6 +36,9 @@ LOOK_MS = 1_000
 TURN_COUNT = 16
 TURN_BYTES = 256 << 10
 """The limits of one read, and of its deliveries in one turn of the loop."""
+DEFERRED_TOPICS_MAX = 100
+"""Topics that the broker's status names."""
+_ROOM = TIMER_TOPIC.encode()
 UNREADABLE, UNCONFIRMED = "", " "
 """Instead of a topic: timers whose records could not be read, and those of which the log is not confirmed yet."""
 
@@ -63,11 +68,23 @@ class TimerDelivery:
         """Return the number of timers that are due and were not delivered, by the topic that they wait for."""
         return {topic: len(timers) for topic, timers in self._deferred.items()}
 
+    def undelivered(self) -> dict[str, int]:
+        """Return the topics with the most timers that can't be delivered now, and how many each has; under "" those that can't be read.
+        Those of which the log is not confirmed yet are left out."""
+        counts = [(topic, count) for topic, count in self.deferred_counts.items() if topic != UNCONFIRMED]
+        return dict(nlargest(DEFERRED_TOPICS_MAX, counts, key=itemgetter(1)))
+
     def waits(self, data: bytes) -> bool:
         """Return whether the message of a stored record of the room will still be delivered: not if its topic was deleted."""
         record = RecordView(data)
         timer = read_timer(record.properties)
         return timer is not None and self._table.holds(record.queue_offset, timer.code(record.store_ms)) and self._home.still_waits(record)
+
+    def recalled(self, data: bytes) -> bool:
+        """Return whether a stored record is that of a timer that was recalled. It is known for about a day after its due time."""
+        record = RecordView(data)
+        timer = read_timer(record.properties) if record.topic == _ROOM else None
+        return timer is not None and self._table.was_recalled(record.queue_offset, timer.code(record.store_ms))
 
     def on_arrival(self) -> None:
         """Report new timers, which can be read now."""

@@ -4,7 +4,7 @@ A metric has RocketMQ 5's name if its meaning is the same, or else `lockstep_…
 show` reports those.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
@@ -40,9 +40,11 @@ class BrokerMetrics:
         timers: TimerDelivery,
         timers_max: Callable[[], int],
         transactions: Callable[[], tuple[int, int, int]],
+        expired: Callable[[], Awaitable[int]],
     ) -> None:
         """`copies` returns the status of this master, with its replicas. `timers_max`: that of pending timers. `transactions`: how many
-        half messages were committed and rolled back since the start, and questions sent."""
+        half messages were committed and rolled back since the start, and questions sent. `expired`: how many are too old for them."""
+        self._expired = expired
         self._transactions = transactions
         self._timers = timers
         self._timers_max = timers_max
@@ -63,6 +65,7 @@ class BrokerMetrics:
         self._flows(families, await self._figures.flows(groups))
         self._groups(families, await self._figures.groups(groups))
         self._waiting(families)
+        self._halves(families, await self._expired())
         self._limits(families)
         self._log(families)
         add_replicas(families, self._copies())
@@ -133,8 +136,10 @@ class BrokerMetrics:
         families.counter("rocketmq_timer_enqueue", "Such messages ever stored, again before retention too.", rows=[((), stored)])
         families.counter("rocketmq_timer_dequeue", "Such messages delivered since the start.", rows=[((), self._timers.delivered_count)])
 
+    def _halves(self, families: MetricFamilies, expired: int) -> None:
         committed, rolled_back, asked = self._transactions()
         families.gauge("rocketmq_half_messages", "Messages of undecided transactions.", rows=[((), len(self._state.transactions))])
+        families.gauge("lockstep_transactions_expired", "Such messages that are too old to be asked about.", rows=[((), expired)])
         families.counter("rocketmq_commit_messages", "Such messages committed since the start.", rows=[((), committed)])
         families.counter("rocketmq_rollback_messages", "Such messages rolled back since the start.", rows=[((), rolled_back)])
         families.counter("lockstep_transaction_checks", "Questions to their producers since the start.", rows=[((), asked)])

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.processors.status import status_for
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import BrokerStatus, Overview
 from lockstep.protocol.codec.plain import pack_around
@@ -53,7 +54,7 @@ class OverviewProcessor:
         appended = self._store.writer.append_latency
         plain = to_plain(
             Overview(
-                status=self._status(),
+                status=status_for(user, self._status()),
                 connections=self._connection_count(),
                 held_pulls=self._held_count(),
                 unsynced_bytes=self._store.writer.unsynced_bytes,

@@ -50,13 +50,20 @@ class QueryProcessor:
     """Handles reads of the store that do not depend on a group."""
 
     def __init__(
-        self, store: Store, topics: TopicTable, waits: Callable[[bytes], bool], added: Callable[[str, int], int], clock: Clock
+        self,
+        store: Store,
+        topics: TopicTable,
+        waits: Callable[[bytes], bool],
+        recalled: Callable[[bytes], bool],
+        added: Callable[[str, int], int],
+        clock: Clock,
     ) -> None:
-        """`waits` returns whether the message of a record of a delay queue will still be delivered, `added(topic, queue id)` the offset of
-        the first message after the queue was added to the topic."""
+        """`waits` returns whether the message of a record of a delay queue will still be delivered, `recalled` whether it was taken back,
+        `added(topic, queue id)` the offset of the first message after the queue was added to the topic."""
         self._store = store
         self._topics = topics
         self._waits = waits
+        self._recalled = recalled
         self._added = added
         self._clock = clock
 
@@ -120,7 +127,7 @@ class QueryProcessor:
 
         The log is searched, since there is no index, so that a search may end before the whole log is searched. Lockstep's clients get a
         cursor then. RocketMQ's are not told, except in the remark if nothing was found. Only lockstep's can ask for messages that wait for
-        their delay or retry.
+        their delay or retry, or were recalled.
         """
         header: QueryMessageHeader = request.header
         check_text("key", header.key)
@@ -128,7 +135,8 @@ class QueryProcessor:
             request.user.check_topic(header.topic, SUB, GET)
         now_ms, end = self._store.now_ms(), self._store.writer.confirmed
         if request.is_native:
-            waits = self._waits if header.waiting else None
+            kinds = [of for of, asked in ((self._waits, header.waiting), (self._recalled, header.recalled)) if asked]
+            waits = (lambda data: any(of(data) for of in kinds)) if kinds else None
             scan_bytes = NATIVE_SCAN_BYTES if header.scan_bytes_max is None else header.scan_bytes_max
             found = await self._search(header, min(max(scan_bytes, PIECE_BYTES), CLASSIC_SCAN_BYTES), self._now() + NATIVE_MS, waits)
             unread = found.unread_bytes or None
@@ -172,22 +180,23 @@ class QueryProcessor:
     async def view_message(self, request: Request) -> HandlerResult:
         """Return the stored record at a log offset. The broker's own records are not returned.
 
-        Lockstep's clients also get the record of a message that waits for its delay or retry; later they are told how to find it.
+        Lockstep's clients also get the record of a message that waits for its delay or retry; later they are told how to find it. With
+        `recalled` they get only that of one that was recalled.
         """
         header: ViewMessageHeader = request.header
         data = await self._store.record_at(header.offset)
         record = None if data is None else _decoded(data)
         if data is not None and record is not None:
-            if is_sendable_topic(record.topic.decode()):
+            if is_sendable_topic(record.topic.decode()) and not header.recalled:
                 request.user.check_message(_topic_of(record), SUB, GET)
                 return request.reply(body=data)
             if request.is_native and record.topic.decode() in WAITING_TOPICS:
                 request.user.check_message(_topic_of(record), SUB, GET)
-                if self._waits(data):
+                is_recalled = self._recalled(data)
+                if is_recalled if header.recalled else self._waits(data):
                     return request.reply(body=data)
-                raise BrokerSystemError(
-                    f"the message at log offset {header.offset} waited for its delay, and does not wait any more{_id(record)}"
-                )
+                ended = "was recalled" if is_recalled else f"does not wait any more{_id(record)}"
+                raise BrokerSystemError(f"the message at log offset {header.offset} waited for its delay, and {ended}")
         raise BrokerSystemError(f"no message begins at log offset {header.offset}: the id is another broker's, or the message was removed")
 
     def _has(self, header: QueueHeader | SearchOffsetHeader) -> bool:

@@ -7,16 +7,18 @@ import typer
 
 from lockstep.cli.commands.message_find import find_command
 from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
-from lockstep.cli.render import print_json, print_table
+from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.operations.messages.message_query import brokers_to_search, find_by_id, place_of
-from lockstep.operations.messages.message_text import message_json
+from lockstep.operations.messages.message_query import brokers_to_search, find_by_id, place_of, was_recalled
+from lockstep.operations.messages.message_text import message_json, next_steps
 from lockstep.operations.messages.message_track import track_json, track_text
 from lockstep.operations.messages.tracking import tracks
 from lockstep.operations.messages.waiting import home_queue
 from lockstep.operations.text import body_text
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.logs.safe_text import printable
+
+RECALLED = "it was recalled while it waited for its delay: it will not be delivered"
 
 app = typer.Typer(no_args_is_help=True, help="Show single messages, and find them by key, id or time.")
 
@@ -48,9 +50,8 @@ def show_command(
     the group's current subscription, by tags or SQL92, does not match it), NOT_CONSUME_YET, NOT_ONLINE (no member is connected, and the
     group has no progress there), PULL (the group pulls), CONSUME_BROADCASTING (each member keeps its own progress), UNKNOWN (the broker
     could not be reached). None proves that a listener ran. Known for sure are PARKED (its key is parked), DELAYED (it waits for its delay),
-    UNDECIDED (it waits for the end of its transaction),
-    RETRYING and DEAD_LETTERED (a copy waits for the next call, or is in the group's dead-letter topic). That no member is connected is
-    printed beside the rest.
+    UNDECIDED (it waits for the end of its transaction), RECALLED (it was recalled while it waited), RETRYING and DEAD_LETTERED (a copy
+    waits for the next call, or is in the group's dead-letter topic). That no member is connected is printed beside the rest.
     """
     run(_show(message_id, broker, nameserver, as_json, with_tracks=track))
 
@@ -60,14 +61,20 @@ async def _show(message_id: str, broker: str | None, nameserver: ClusterAddress,
     admin = admin_client(nameserver)
     searched = brokers_to_search(await admin.brokers(), broker)
     message, owner = await find_by_id(admin, searched, message_id)
+    recalled = await was_recalled(admin, owner, message)
     group_tracks = await tracks(admin, owner, message) if with_tracks else []
     now_ms = admin.host.clock.wall_ms()
     if as_json:
-        print_json(message_json(message) | ({"track": [track_json(each, now_ms) for each in group_tracks]} if with_tracks else {}))
+        tracked = {"track": [track_json(each, now_ms) for each in group_tracks]} if with_tracks else {}
+        print_json({**message_json(message), "recalled": recalled, **tracked})
         return
     for name, value in message_json(message).items():
         shown = body_text(message) if name == "body" else printable(_flat(value))
         print(f"{name:18} {shown}")
+    if recalled:
+        print_line(RECALLED)
+    for line in next_steps([message]):
+        print_line(line)
     if with_tracks:
         print()
         rows = [(each.group, each.type.value, each.committed_offset, track_text(each, now_ms)) for each in group_tracks]

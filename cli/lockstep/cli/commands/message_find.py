@@ -11,7 +11,7 @@ from lockstep.cli.render import print_json
 from lockstep.cli.reporter import admin_client
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.messages.find import Criteria, Found, check_key, find_id, find_key
-from lockstep.operations.messages.message_text import message_json, message_line
+from lockstep.operations.messages.message_text import message_json, message_line, next_steps
 from lockstep.operations.messages.topic_search import find_in_topic
 from lockstep.operations.progress import SearchProgress
 from lockstep.operations.targets import parse_period
@@ -145,6 +145,8 @@ def _show(found: Found, as_json: bool) -> None:
     else:
         for each in found.messages:
             print(message_line(each), flush=True)
+        for line in next_steps(found.messages):
+            print_error(line)
     if found.cut:
         oldest = format_time(found.messages[-1].stored_ms)
         print_error(f"these are the newest {len(found.messages)}: others may be older. To go on, add --until {oldest}, or raise --limit")

@@ -100,6 +100,7 @@ def check_broker(
         _descriptors(where, status),
         _damage(where, status),
         _deletions(where, status),
+        *_timers(where, status),
         *_registrations(where, status),
     ]
 
@@ -171,6 +172,25 @@ def _deletions(where: str, status: BrokerStatus) -> Finding:
     problem = f"it remembers {count} deleted topics; from {limit} on, topics with new names can't be created"
     step = "use the same names again, or see `lockstep topic forget-deleted` (docs/operations.md, Limits of topics)"
     return Finding("deleted topics", where, problem, step)
+
+
+def _timers(where: str, status: BrokerStatus) -> Iterable[Finding]:
+    """Find messages that are due and can't be delivered now."""
+    if not status.deferred_timers:
+        yield Finding("timers delivered", where)
+    for topic, count in sorted(status.deferred_timers.items()):
+        if topic:
+            problem = f"{count} messages to topic {topic} are due and can't be delivered now: they are tried again each second"
+            step = (
+                f"find `delay.refused` in the broker's log, which says why: the writes of {topic} are held while its queues are moved, the "
+                f"disk is full, or there are too many topics. `lockstep timer ls {topic}` lists them"
+            )
+        else:
+            problem = f"{count} messages are due and can't be read: they are tried again each second"
+            step = (
+                "find `timer.unreadable` or `timer.failed` in the broker's log, and check its disk (docs/operations.md, Damage and repair)"
+            )
+        yield Finding("timers delivered", where, problem, step)
 
 
 def _mib(count: int) -> str:

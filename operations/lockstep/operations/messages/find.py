@@ -114,20 +114,22 @@ async def find_key(
     criteria: Criteria,
     *,
     unique: bool = False,
+    recalled: bool = False,
     brokers: Sequence[BrokerAddress] | None = None,
     positions: Mapping[str, int | None] | None = None,
     patience_s: float | None = None,
 ) -> None:
     """Search the logs of `brokers`, or of all, for a key, or with `unique` for the id that a producer gave.
 
-    Messages that wait for their delay or their next retry are found too, by the topic to which they go (waiting.py). With `positions`, as
+    Messages that wait for their delay or their next retry are found too, by the topic to which they go (waiting.py), and with `recalled`
+    those that were recalled: `was_recalled` tells them from one another. With `positions`, as
     an earlier search has left them, only those brokers are searched, from there on. Messages are added to `found`, and where each
     broker was left and which ones failed, also if the search is cancelled. A broker that does not respond for `patience_s` has failed.
     Raises TransportError if no nameserver responds.
     """
-    header = QueryMessageHeader(
-        criteria.topic, key, begin_timestamp=criteria.begin_ms, end_timestamp=criteria.end_ms, unique_key=unique, waiting=True
-    )
+    begin_ms, end_ms = criteria.begin_ms, criteria.end_ms
+    header = QueryMessageHeader(criteria.topic, key, begin_timestamp=begin_ms, end_timestamp=end_ms, unique_key=unique, waiting=True)
+    header = replace(header, recalled=recalled or None)
     async with admin.keep_connections():
         if brokers is None:
             brokers = await admin.brokers()
@@ -152,26 +154,31 @@ async def find_id(
     criteria: Criteria,
     *,
     everywhere: bool = False,
+    recalled: bool = False,
     brokers: Sequence[BrokerAddress] | None = None,
 ) -> None:
     """Search for the id that a producer gave a message: first near the time that it contains, and if nothing is there, everywhere.
 
-    With `everywhere`, copies that were stored later are found too: retries, dead letters, replays.
+    With `everywhere`, copies that were stored later are found too: retries, dead letters, replays. `recalled`: as `find_key` takes it.
     """
     if is_unique_key(message_id):
         message_id = message_id.upper()
-        born_ms = unique_key_time(message_id, admin.host.clock.wall_ms())
-        if born_ms is not None and not everywhere:
-            near = replace(
-                criteria,
-                begin_ms=max(criteria.begin_ms, born_ms - BEFORE_BIRTH_MS),
-                end_ms=min(criteria.end_ms, born_ms + AFTER_BIRTH_MS),
-            )
-            await find_key(admin, found, message_id, near, unique=True, brokers=brokers)
+        near = near_birth(message_id, criteria, admin.host.clock.wall_ms())
+        if near is not None and not everywhere:
+            await find_key(admin, found, message_id, near, unique=True, recalled=recalled, brokers=brokers)
             if found.messages:
                 return
             found.failed.clear()
-    await find_key(admin, found, message_id, criteria, unique=True, brokers=brokers)
+    await find_key(admin, found, message_id, criteria, unique=True, recalled=recalled, brokers=brokers)
+
+
+def near_birth(message_id: str, criteria: Criteria, now_ms: int) -> Criteria | None:
+    """Return the criteria with store times near the time that a producer's id contains; None if it contains none."""
+    born_ms = unique_key_time(message_id, now_ms) if is_unique_key(message_id) else None
+    if born_ms is None:
+        return None
+    begin_ms, end_ms = max(criteria.begin_ms, born_ms - BEFORE_BIRTH_MS), min(criteria.end_ms, born_ms + AFTER_BIRTH_MS)
+    return replace(criteria, begin_ms=begin_ms, end_ms=end_ms)
 
 
 async def _search_broker(

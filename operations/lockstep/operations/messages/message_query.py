@@ -7,9 +7,10 @@ from lockstep.operations.errors import OperationError, raise_if_incomplete
 from lockstep.operations.messages.find import Criteria, Found, find_id
 from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.errors import BrokerError, BrokerSystemError, RemoteProtocolError
 from lockstep.protocol.messages.ids import is_derived_store_host, is_unique_key, parse_offset_message_id
 from lockstep.protocol.messages.message import MessageExt, decode_messages
+from lockstep.protocol.names import TIMER_TOPIC
 
 PORT_MAX = 65_535
 LOG_OFFSET_MAX = 1 << 48
@@ -41,7 +42,8 @@ def brokers_to_search(brokers: Sequence[BrokerAddress], name: str | None) -> lis
 
 
 async def find_by_id(admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str) -> tuple[MessageExt, BrokerAddress]:
-    """Return the message with this offset message id, or the first stored one with this producer's id, and its broker.
+    """Return the message with this offset message id, or the first stored one with this producer's id, and its broker. It may be one that
+    was recalled.
 
     Raise LocalProtocolError for text that is no message id, and OperationError if there is no such message, or several have the id.
     """
@@ -51,10 +53,35 @@ async def find_by_id(admin: AdminClient, searched: Sequence[BrokerAddress], mess
     return await _find_by_offset_id(admin, searched, message_id.upper(), *place)
 
 
+async def was_recalled(admin: AdminClient, broker: BrokerAddress, message: MessageExt) -> bool:
+    """Return whether a message that `find_by_id` has returned waited for a delay or a time of day, and was recalled.
+
+    Raises the errors of connections. Brokers know it for about a day after it would have been due.
+    """
+    if message.stored_topic != TIMER_TOPIC:
+        return False
+    try:
+        await admin.view(broker, message.physical_offset, recalled=True)
+    except BrokerError:
+        return False
+    return True
+
+
+async def _view(admin: AdminClient, broker: BrokerAddress, offset: int) -> bytes:
+    """Return the record at a position of a broker's log, also if its message was recalled."""
+    try:
+        return await admin.view(broker, offset)
+    except BrokerSystemError as error:
+        try:
+            return await admin.view(broker, offset, recalled=True)
+        except BrokerError:
+            raise error from None
+
+
 async def _find_by_producers_id(admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str) -> tuple[MessageExt, BrokerAddress]:
     """Return the first stored message with this UNIQ_KEY and its broker. Raise OperationError if there is none."""
     found = Found(FOUND_MAX, SearchProgress(admin.host.clock, reporter=admin.reporter))
-    await find_id(admin, found, message_id, Criteria(), brokers=searched)
+    await find_id(admin, found, message_id, Criteria(), recalled=True, brokers=searched)
     found.progress.end()
     if not found.messages:
         raise_if_incomplete(found.failed)
@@ -70,7 +97,7 @@ async def _find_by_offset_id(
     admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str, host: str, offset: int
 ) -> tuple[MessageExt, BrokerAddress]:
     """Return the message with this id and its broker. Raise OperationError if there is none, or if several brokers have one."""
-    results = await gather_results({broker.name: admin.view(broker, offset) for broker in searched})
+    results = await gather_results({broker.name: _view(admin, broker, offset) for broker in searched})
     reasons, found = dict(results.failed), list[tuple[MessageExt, BrokerAddress]]()
     for broker in searched:
         if broker.name in reasons:

@@ -1,5 +1,7 @@
 """Stored messages as the commands print them: as JSON, or on one line."""
 
+import shlex
+from collections.abc import Iterable
 from typing import Any
 
 from lockstep.operations.messages.waiting import home_topic, waiting_of
@@ -48,6 +50,15 @@ def message_facts(message: MessageExt) -> dict[str, Any]:
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
     }
+
+
+def next_steps(messages: Iterable[MessageExt]) -> list[str]:
+    """Return in sentences what to do about those that wait for the end of their transactions, one for each transaction."""
+    waits = (waiting_of(each) for each in messages)
+    names = dict.fromkeys(each.transaction_id for each in waits if each is not None and each.transaction_id)
+    return [
+        f"transaction {name} is not decided: `lockstep tx show {shlex.quote(name)}` says who is asked, and how to decide" for name in names
+    ]
 
 
 def message_line(message: MessageExt) -> str:

@@ -32,9 +32,10 @@ class TrackType(Enum):
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
     UNKNOWN = "UNKNOWN"
     PARKED = "PARKED"
-    """These five are lockstep's own."""
+    """This one and those after it are lockstep's own."""
     DELAYED = "DELAYED"
     UNDECIDED = "UNDECIDED"
+    RECALLED = "RECALLED"
     RETRYING = "RETRYING"
     DEAD_LETTERED = "DEAD_LETTERED"
 
@@ -50,6 +51,7 @@ MEANINGS: Mapping[TrackType, str] = {
     TrackType.PARKED: "its sharding key is parked, and the message waits for the replay",
     TrackType.DELAYED: "it waits for its delay, and no group can receive it before",
     TrackType.UNDECIDED: "it waits until its producer says how its transaction has ended, and no group can receive it before",
+    TrackType.RECALLED: "it was recalled while it waited for its delay, and no group will receive it",
     TrackType.RETRYING: "the group failed to process it, and a copy of it waits for the next call",
     TrackType.DEAD_LETTERED: "a copy of it is in the group's dead-letter topic",
 }
@@ -129,14 +131,18 @@ def concerns(status: GroupStatus, message: MessageExt) -> bool:
     )
 
 
-def track(status: GroupStatus, message: MessageExt, *, copy: MessageExt | None = None, parked: bool = False) -> Track:
+def track(
+    status: GroupStatus, message: MessageExt, *, copy: MessageExt | None = None, parked: bool = False, recalled: bool = False
+) -> Track:
     """Return the group's track of the message.
 
     `copy`: its newest copy in the group's retry or dead-letter topic, or that waits for the former. `parked`: whether it waits for the
-    replay of its key.
+    replay of its key. `recalled`: whether it waited, and was recalled.
     """
     queue, waiting, contract = _queue(status, message), waiting_of(message), status.contract
     found = Track(status.group, TrackType.CONSUMED, None if queue is None else queue.committed_offset, online=bool(status.members))
+    if recalled:
+        return replace(found, type=TrackType.RECALLED)
     if waiting is not None:
         if group_of_topic(waiting.queue.topic) != status.group:
             waits = TrackType.UNDECIDED if waiting.due_ms is None else TrackType.DELAYED

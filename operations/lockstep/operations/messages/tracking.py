@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.errors import OperationError
 from lockstep.operations.messages.find import Criteria, Found, find_key
+from lockstep.operations.messages.message_query import was_recalled
 from lockstep.operations.messages.message_track import Track, TrackType, concerns, is_finished, track
 from lockstep.operations.messages.waiting import home_queue, waiting_of
 from lockstep.operations.progress import SearchProgress
@@ -26,6 +27,7 @@ COPIES_MAX = 1 << 20
 
 async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt) -> list[Track]:
     """Return a track of every group that subscribes to the message's topic or has progress in its queue at its broker, by group name."""
+    recalled = await was_recalled(admin, broker, message)
     found: dict[str, Track] = {}
     statuses: dict[str, GroupStatus] = {}
     for group in sorted((await admin.group_status(broker, None)).groups):
@@ -49,7 +51,7 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
         if group not in found:
             try:
                 parked = group in finished and await parked_row(admin, broker, group, message) is not None
-                found[group] = track(status, message, copy=copies.get(group), parked=parked)
+                found[group] = track(status, message, copy=copies.get(group), parked=parked, recalled=recalled)
             except (BrokerError, TransportError, RemoteProtocolError) as error:
                 found[group] = Track(group, TrackType.UNKNOWN, why=str(error))
     return [found[group] for group in sorted(found)]
@@ -69,7 +71,7 @@ async def track_with_copies(
     and OperationError if its log could not be searched.
     """
     if not is_finished(status, message):
-        return track(status, message)
+        return track(status, message, recalled=await was_recalled(admin, broker, message))
     if parked is None:
         parked = await parked_row(admin, broker, status.group, message) is not None
     copies = {} if parked else await _newest_copies(admin, broker, [status.group], message)

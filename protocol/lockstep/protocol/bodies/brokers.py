@@ -1,6 +1,6 @@
 """Status and settings of a broker, and the offsets of its queues."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ class BrokerStatus:
     """Messages that wait for their delay, for a retry, or for the end of their transaction."""
     disk_refusal: str | None = None
     """Why sends are refused for lack of room."""
+    deferred_timers: dict[str, int] = field(default_factory=dict)
+    """Topic → messages that waited for a delay or a time of day, are due, and can't be delivered now; under "" those that can't be read.
+    The 100 topics with the most, of those that the user may see."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,12 @@ class HalfRow:
     producer_group: str
     client_id: str
     """That of its sender; empty if it was not known."""
+    connected: bool
+    """Whether a client with this id is connected to the broker."""
     sent_ms: int
     """When it was sent, by the present setting of the broker's clock, in ms since 1970."""
+    expires_ms: int
+    """Until when it is asked about, by the same clock and the present setting."""
     expired: bool
     """Whether it is too old to be asked about."""
     offset: int

@@ -96,7 +96,7 @@ class QueryMessageHeader:
     topic: str | None = None
     """Lockstep's own: None searches all topics."""
     key: str = ""
-    """A word of the property KEYS, or a UNIQ_KEY. It must not be empty."""
+    """A word of the property KEYS, a UNIQ_KEY, or the id of a transaction. It must not be empty."""
     max_num: int = 32
     begin_timestamp: int = 0
     end_timestamp: int = TIMESTAMP_MAX
@@ -109,6 +109,8 @@ class QueryMessageHeader:
     """Lockstep's own: after how many bytes of the log the broker responds with what it has found."""
     waiting: bool | None = None
     """Lockstep's own: find also the records of messages that wait for their delay or retry. Their `topic` is the one to which they go."""
+    recalled: bool | None = None
+    """Lockstep's own: find also the records of messages that were recalled, as long as the broker knows that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,8 @@ class ViewMessageHeader:
 
     offset: int
     """Physical offset in the broker's log."""
+    recalled: bool | None = None
+    """Lockstep's own: return the record of a message that was recalled, and no other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class ListHalvesHeader:
     producer_group: str | None = None
     transaction_id: str | None = None
     """Only the messages of this transaction, or the one with this UNIQ_KEY."""
+    key: str | None = None
+    """Only messages that have this key."""
     expired: bool = False
     """Only those that are too old to be asked about."""
     cursor: int = 0

@@ -58,13 +58,25 @@ def problems_of_broker(
 def test_healthy_broker_has_no_problem_and_all_checks_are_listed() -> None:
     assert problems_of_broker(STATUS) == []
     checks = {finding.check for finding in diagnosis.check_broker(A, STATUS, "", NOW, 0, 1)}
-    assert checks == {"broker reached", "clock", "store writable", "store whole", "file descriptors", "deleted topics", "broker registered"}
+    of_store = {"store writable", "store whole", "file descriptors", "deleted topics", "timers delivered"}
+    assert checks == {"broker reached", "clock", *of_store, "broker registered"}
 
 
 @pytest.mark.parametrize(("limit", "words"), [(1 << 20, []), (4_096, []), (4_095, ["4095"]), (256, ["256"])])
 def test_low_limit_of_file_descriptors_is_a_problem(limit: int, words: list[str]) -> None:
     found = [f"its limit of {each} file descriptors leaves room for few connections" for each in words]
     assert problems_of_broker(replace(STATUS, descriptor_limit=limit)) == [("file descriptors", each) for each in found]
+
+
+def test_messages_that_are_due_and_cannot_be_delivered_are_a_problem_of_each_topic() -> None:
+    status = replace(STATUS, deferred_timers={"orders": 40, "bills": 1, "": 2})
+    found = [each for each in diagnosis.check_broker(A, status, "", NOW, 0, 1) if each.check == "timers delivered"]
+    assert [each.problem for each in found] == [
+        "2 messages are due and can't be read: they are tried again each second",
+        "1 messages to topic bills are due and can't be delivered now: they are tried again each second",
+        "40 messages to topic orders are due and can't be delivered now: they are tried again each second",
+    ]
+    assert ["timer.unreadable" in found[0].step, "lockstep timer ls bills" in found[1].step] == [True, True]
 
 
 @pytest.mark.parametrize(("count", "limit", "problem"), [(0, 65_536, False), (32_767, 65_536, False), (32_768, 65_536, True)])

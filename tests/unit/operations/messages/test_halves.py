@@ -1,18 +1,20 @@
 """lockstep tx ls | commit | rollback: the transactions of which no producer has said how they have ended."""
 
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from lockstep.broker.processors.rooms import check_back
 from lockstep.cli.change_command import carry_out
+from lockstep.cli.commands.message import _show
+from lockstep.cli.commands.message_find import _find
 from lockstep.cli.commands.tx import _list
-from lockstep.client import Message, Transaction, TransactionProducer, TransactionStatus
+from lockstep.client import Message
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers.doctor_query import examine
 from lockstep.operations.changes.waiting.transaction_end import TransactionCommit, TransactionEnd, TransactionRollback
+from lockstep.operations.messages.find import Criteria
 from lockstep.operations.messages.halves import list_halves
 from lockstep.operations.messages.message_query import find_by_id
 from lockstep.operations.messages.message_text import message_facts, message_line
@@ -22,8 +24,7 @@ from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.delayed import listening
 from support.ended_command import Run
-
-UNKNOWN = TransactionStatus.UNKNOWN
+from support.undecided import undecided
 
 
 def ls(cluster: TestCluster, *, limit: int = 100, as_json: bool = False, **wanted: Any) -> Coroutine[Any, Any, None]:
@@ -34,24 +35,22 @@ def end(cluster: TestCluster, change: TransactionEnd, *, dry_run: bool = False, 
     return carry_out(change, cluster.nameserver, dry_run=dry_run, as_json=as_json)  # type: ignore[arg-type]
 
 
-@asynccontextmanager
-async def undecided(cluster: TestCluster, *names: str) -> AsyncIterator[Transaction]:
-    """Yield a transaction with these messages, of which its producer knows nothing."""
-    producer = TransactionProducer("shop", nameserver=cluster.nameserver)
-    producer.check(lambda *_: UNKNOWN)
-    async with producer:
-        block = await producer.transaction().__aenter__()
-        for name in names:
-            await block.send(Message("orders", name.encode(), sharding_key=name, keys=[f"key-{name}"], tags="paid"))
-        block.status = UNKNOWN
-        producer._ended_block(block)
-        yield block
+def show(cluster: TestCluster, message_id: str) -> Coroutine[Any, Any, None]:
+    return _show(message_id, None, cluster.nameserver, False, with_tracks=False)  # type: ignore[arg-type]
+
+
+def find(cluster: TestCluster, key: str) -> Coroutine[Any, Any, None]:
+    return _find(key, None, Criteria(), (None, None), 20, False, cluster.nameserver, False)  # type: ignore[arg-type]
+
+
+def paid(*names: str) -> list[Message]:
+    return [Message("orders", name.encode(), sharding_key=name, keys=[f"key-{name}"], tags="paid") for name in names]
 
 
 async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_back, "HOUR_MS", 60_000)
     cluster = lockstep_cluster
-    async with listening(cluster), undecided(cluster, *"abcdef") as block:
+    async with listening(cluster), undecided(cluster, paid(*"abcdef")) as block:
         shown = await run(ls(cluster))
         assert [line[5] for line in shown.lines[1:]] == [f"key-{name}" for name in "abcdef"]
         assert {(line[1], line[3], line[6], line[8]) for line in shown.lines[1:]} == {("orders", block.id, "shop", "yes")}
@@ -60,7 +59,9 @@ async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestClu
         assert {(each["tags"], each["expired"]) for each in found["messages"]} == {("paid", False)}
         one = found["messages"][3]["message_id"]
         assert [each["message_id"] for each in (await run(ls(cluster, as_json=True, transaction_id=one))).json["messages"]] == [one]
-        for other in ({"producer_group": "other"}, {"transaction_id": "other"}, {"expired": True}):
+        assert [each["keys"] for each in (await run(ls(cluster, as_json=True, key="key-c"))).json["messages"]] == [["key-c"]]
+        assert "is several words" in (await run(ls(cluster, key="key-a key-b"))).error
+        for other in ({"key": "key"}, {"producer_group": "other"}, {"transaction_id": "other"}, {"expired": True}):
             assert "no such half message waits" in (await run(ls(cluster, **other))).out
         assert "these are the first 2 of 6" in (await run(ls(cluster, limit=2))).out
         await cluster.advance(minutes=25)
@@ -76,7 +77,7 @@ async def test_half_messages_of_all_brokers_are_listed(lockstep_cluster: TestClu
 @pytest.mark.parametrize("change", [TransactionCommit, TransactionRollback])
 async def test_transaction_is_decided_by_hand(lockstep_cluster: TestCluster, run: Run, change: type[TransactionEnd]) -> None:
     cluster = lockstep_cluster
-    async with listening(cluster) as (_, seen), undecided(cluster, "a", "b") as block:
+    async with listening(cluster) as (_, seen), undecided(cluster, paid("a", "b")) as block:
         assert "say why by --reason" in (await run(end(cluster, change(transaction_id=block.id, yes=True)))).error
         plan = change(transaction_id=block.id, reason="by phone")
         assert f"2 messages of transaction {block.id} (orders) {change.effect}." in (await run(end(cluster, plan, dry_run=True))).out
@@ -93,7 +94,7 @@ async def test_transaction_is_decided_by_hand(lockstep_cluster: TestCluster, run
 
 async def test_half_message_is_found_as_one_that_waits_for_its_transaction(lockstep_cluster: TestCluster, run: Run) -> None:
     cluster = lockstep_cluster
-    async with listening(cluster), undecided(cluster, "a") as block:
+    async with listening(cluster), undecided(cluster, paid("a")) as block:
         admin = AdminClient(Host.current(), cluster.nameserver)
         (half,) = (await list_halves(admin, ListHalvesHeader())).found
         message, _ = await find_by_id(admin, await admin.brokers(), half.row.message_id)
@@ -102,7 +103,11 @@ async def test_half_message_is_found_as_one_that_waits_for_its_transaction(locks
         assert (waiting.queue.topic, waiting.due_ms, waiting.transaction_id) == ("orders", None, block.id)
         assert message_facts(message)["undecided_transaction"] == block.id
         assert f"undecided-transaction={block.id}" in message_line(message)
+        step = f"transaction {block.id} is not decided: `lockstep tx show {block.id}` says who is asked, and how to decide"
+        assert step in (await run(show(cluster, half.row.message_id))).out
+        assert step in (await run(find(cluster, "key-a"))).told
         await run(end(cluster, TransactionCommit(transaction_id=block.id, reason="by phone", yes=True)))
         await cluster.advance(seconds=5)
         message, _ = await find_by_id(admin, await admin.brokers(), half.row.message_id)
         assert (message.stored_topic, waiting_of(message)) == ("orders", None)
+        assert "tx show" not in (await run(show(cluster, half.row.message_id))).out

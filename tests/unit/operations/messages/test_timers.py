@@ -10,6 +10,7 @@ from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.timer import _list
 from lockstep.client import Message, MessageQueue, Producer
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.brokers.doctor_query import examine
 from lockstep.operations.changes.waiting.timer_recall import AT_ONCE, LISTED_MAX, TimerRecall
 from lockstep.operations.errors import OperationError
 from lockstep.operations.messages import timers
@@ -265,3 +266,22 @@ async def test_handle_of_an_unknown_broker_is_refused(lockstep_cluster: TestClus
         await recall(lockstep_cluster, handle=RecallHandle(TOPIC, "broker-z", 1, "A", 0).encode(), yes=True)
     with pytest.raises(LocalProtocolError, match="no recall handle"):
         await recall(lockstep_cluster, handle="x", yes=True)
+
+
+async def test_doctor_names_messages_that_are_due_while_the_writes_of_their_topic_are_held(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    async with listening(cluster) as (producer, seen):
+        await send(producer, cluster, 3)
+        asked = admin(cluster)
+        await cluster.advance(minutes=59, seconds=50)
+        for each in await asked.brokers():
+            await asked.hold_writes(each, TOPIC, "h", 60_000)
+        await cluster.advance(seconds=20)
+        found = [(each.where.partition(" ")[0], each.problem) for each in await examine(asked) if each.check == "timers delivered"]
+        words = f"messages to topic {TOPIC} are due and can't be delivered now: they are tried again each second"
+        assert (found, seen) == ([("broker-a", f"2 {words}"), ("broker-b", f"1 {words}")], [])
+        for each in await asked.brokers():
+            await asked.hold_writes(each, TOPIC, "h", 0)
+        await cluster.advance(seconds=5)
+        assert [each.problem for each in await examine(asked) if each.check == "timers delivered"] == [None, None]
+        assert len(seen) == 3

@@ -180,6 +180,37 @@ async def test_message_that_waits_for_its_next_retry_is_retrying(lockstep_cluste
     assert (await looked.why(message_id)).count("no member of the group is connected") == 1
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.lockstep(brokers=1)
+async def test_recalled_message_is_found_by_both_ids_also_when_it_would_have_been_due(
+    lockstep_cluster: TestCluster, looked: Looked, restarts: bool
+) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await cluster.start("a", Member(cluster, accept).run)
+    await cluster.advance(seconds=3)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        sent = await producer.send(Message(TOPIC, b"x", sharding_key="k1"), delay=timedelta(minutes=30))
+        other = await producer.send(Message(TOPIC, b"y", sharding_key="k1"), delay=timedelta(minutes=30))
+        offset_id = (await looked.message(sent.message_id))[0].offset_message_id
+        assert "recalled" not in await looked.show(sent.message_id)
+        await producer.recall(sent.recall_handle)
+    if restarts:
+        await cluster.kill("broker-a")
+        await cluster.restart("broker-a")
+        await cluster.advance(seconds=5)
+    for _ in range(2):
+        for message_id in (sent.message_id, offset_id):
+            assert (await looked.track(message_id)).type is TrackType.RECALLED
+            shown = await looked.show(message_id)
+            assert "it was recalled while it waited for its delay: it will not be delivered" in shown
+            assert "RECALLED" in shown
+        assert "it was recalled while it waited" in (await looked.why(sent.message_id)).splitlines()[0]
+        assert await looked.find(sent.message_id, TOPIC) == ""
+        await cluster.advance(hours=1)
+    assert (await looked.track(other.message_id)).type is TrackType.CONSUMED
+
+
 @pytest.mark.lockstep(brokers=1)
 async def test_delayed_message_is_found_by_both_ids_with_the_time_at_which_it_is_due(lockstep_cluster: TestCluster, looked: Looked) -> None:
     cluster = lockstep_cluster

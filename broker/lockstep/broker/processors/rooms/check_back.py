@@ -74,9 +74,21 @@ class CheckBack:
         self.asked_count = 0
         """Questions since the start."""
 
+    def expires_ms(self, half: OpenHalf) -> int:
+        """Return until when a half message is asked about, in ms since 1970, by the present setting."""
+        return self._table.present_ms(half) + int(self.terms()[1] * HOUR_MS)
+
     def is_expired(self, half: OpenHalf) -> bool:
         """Return whether a half message is too old to be asked about."""
-        return self._store.now_ms() - self._table.present_ms(half) > self.terms()[1] * HOUR_MS
+        return self._store.now_ms() > self.expires_ms(half)
+
+    async def expired_count(self) -> int:
+        """Return how many open half messages are too old to be asked about."""
+        count = 0
+        for part in self._table.below(self._store.end_offset(HALF_TOPIC, 0)):
+            count += sum(map(self.is_expired, part))
+            await asyncio.sleep(0)
+        return count
 
     def on_arrival(self) -> None:
         """Report new half messages."""

@@ -20,7 +20,7 @@ from lockstep.broker.store.queues.consume_queue import ConsumeQueue
 from lockstep.broker.store.queues.predicates import stored_properties
 from lockstep.broker.store.queues.query import LogPart, Query
 from lockstep.broker.store.queues.queue_table import QueueTable
-from lockstep.protocol.messages.properties import KEYS, REAL_TOPIC, UNIQ_KEY
+from lockstep.protocol.messages.properties import KEYS, REAL_TOPIC, TRANSACTION_ID, UNIQ_KEY
 from lockstep.protocol.messages.record import (
     HEAD_BYTES_MAX,
     INT32,
@@ -55,7 +55,9 @@ NO_END_MS = 2**63 - 1
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _PROPERTIES_AT_MIN = RECORD_BYTES_MIN
 """The properties of a record begin at least so many bytes after the record."""
-_UNIQ_KEY, _KEYS, _REAL_TOPIC = UNIQ_KEY.encode(), KEYS.encode(), REAL_TOPIC.encode()
+_UNIQ_KEY, _KEYS, _REAL_TOPIC, _TRANSACTION = UNIQ_KEY.encode(), KEYS.encode(), REAL_TOPIC.encode(), TRANSACTION_ID.encode()
+_SINGLE = _UNIQ_KEY, _TRANSACTION
+"""The properties whose whole value is a key."""
 _BEFORE_WORD = b"\x01 "
 """A key in the properties follows the end of a name, or the blank after another key."""
 _AFTER_WORD_MAX = 0x20
@@ -293,14 +295,15 @@ def find_places(data: bytes, begin: int, end: int, key: bytes) -> list[int]:
 
 
 def is_word(data: bytes, begin: int, end: int) -> bool:
-    """Return whether [begin, end) may be a UNIQ_KEY or a word of KEYS, by the bytes around it. Most words of a text in a body are not."""
+    """Return whether [begin, end) may be a UNIQ_KEY, a transaction or a word of KEYS, by the bytes around it. Most words of a text in a
+    body are not."""
     if not begin or data[begin - 1] not in _BEFORE_WORD or (end < len(data) and data[end] > _AFTER_WORD_MAX):
         return False
     name_end = data.rfind(b"\x01", max(0, begin - PROPERTIES_BYTES_MAX), begin)
     if name_end < 0:
         return False
     if data[max(0, name_end - len(_KEYS)) : name_end] != _KEYS:
-        return name_end + 1 == begin and data[max(0, name_end - len(_UNIQ_KEY)) : name_end] == _UNIQ_KEY
+        return name_end + 1 == begin and any(data[max(0, name_end - len(name)) : name_end] == name for name in _SINGLE)
     words = data[name_end + 1 : begin]
     return b"\x02" not in words and b"\0" not in words  # the head of a record has bytes 0
 
@@ -325,9 +328,12 @@ def is_wanted(record: bytes, position: int, wanted: Wanted) -> bool:
 
 
 def has_key(properties: bytes, wanted: Wanted) -> bool:
-    """Return whether the key is the UNIQ_KEY of stored properties or, unless only that is wanted, a whole word of their KEYS."""
+    """Return whether the key is the UNIQ_KEY of stored properties or, unless only that is wanted, their transaction or a whole word of
+    their KEYS."""
     pairs = _pairs(properties)
-    return pairs.get(_UNIQ_KEY) == wanted.key or (not wanted.unique and wanted.key in pairs.get(_KEYS, b"").split(b" "))
+    if pairs.get(_UNIQ_KEY) == wanted.key:
+        return True
+    return not wanted.unique and (pairs.get(_TRANSACTION) == wanted.key or wanted.key in pairs.get(_KEYS, b"").split(b" "))
 
 
 def _pairs(properties: bytes) -> dict[bytes, bytes]:
