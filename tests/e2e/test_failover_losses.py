@@ -13,6 +13,7 @@ from lockstep.protocol.headers.replication import ReplicaHandOverHeader
 from lockstep.runtime.files import RealFiles
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
 from support.copies import Copies
+from support.damage import Damage
 from support.effort import SLOW, usually
 from support.group_loads import Ordered, longest_wait
 from support.native import native
@@ -184,20 +185,11 @@ async def test_nobody_is_elected_while_master_and_register_are_down(copies: Copi
 async def test_damaged_master_lets_another_copy_rule_and_is_mended_by_it(copies: Copies, cluster: Cluster, report: Report) -> None:
     """The register names it when it is back, and its start is its election: nobody else would ever be elected if it ended then."""
     load = await begin(cluster)
-    master = await copies.until_in_sync()
+    directories = {place: StoreDirectory(RealFiles(), str(copies.store(place))) for place in copies.addresses}
+    await cluster.until("synced positions are recorded", lambda: all(each.read_synced()[1] > SYNCED_MIN for each in directories.values()))
+    master, before = await copies.kill_in_sync()
     (replica,) = copies.addresses.keys() - {master}
-    before = await copies.entry()
-    assert before is not None
-    directory = StoreDirectory(RealFiles(), str(copies.store(master)))
-    await cluster.until("a synced position is recorded", lambda: directory.read_synced()[1] > SYNCED_MIN)
-    await cluster.kill(master, replica)
-    synced = directory.read_synced()[1]
-    path = copies.store(master) / "commitlog" / f"{0:020d}"
-    with path.open("r+b") as file:
-        file.seek(synced - 100)
-        byte = file.read(1)
-        file.seek(synced - 100)
-        file.write(bytes([byte[0] ^ 1]))
+    Damage(copies.store(master)).flip_last_body(directories[master].read_synced()[1])
     await copies.start(master, *copies.role(master), "--cut-corrupt")
     await cluster.until_heard(master, "office.damaged")
     await copies.start(replica)

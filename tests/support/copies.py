@@ -119,6 +119,21 @@ class Copies:
                         return place
                 await asyncio.sleep(LOOK_S)
 
+    async def kill_in_sync(self) -> tuple[str, Entry]:
+        """Kill all copies while all are in the set. Return the place of the master, and what the register says.
+
+        On a busy machine a copy may leave the set, or be elected, at any time, and come back.
+        """
+        while True:
+            master = await self.until_in_sync()
+            await self.cluster.kill(*self.addresses)
+            entry = await self.entry()
+            assert entry is not None
+            if entry.replicas[entry.master] == self.addresses[master] and len(entry.in_sync) == len(self.addresses):
+                return master, entry
+            for place in self.addresses:
+                await self.start(place)
+
     async def until_elected(self, after_term: int) -> str:
         """Wait for a master of a later term. Return its place."""
         async with asyncio.timeout(WAIT_S):

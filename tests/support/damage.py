@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lockstep.broker.store.start.directory import StoreDirectory
-from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.messages.record import RecordView, record_bounds
 from lockstep.runtime.files import RealFiles
 
 
@@ -48,6 +48,17 @@ class Damage:
         """Flip a bit of the log."""
         byte = self.read(position, 1)[0]
         self.write(position, bytes([byte ^ 1 << bit]))
+
+    def flip_last_body(self, end: int) -> None:
+        """Flip a bit in the body of the record that ends at `end`. Its CRC shows that, whatever the record is."""
+        position, size = 0, 0
+        while position + size < end:
+            position += size
+            size = int.from_bytes(self.read(position, 4), "big")
+            assert size, f"no record begins at {position}"
+        assert position + size == end
+        topic_at, _, _ = record_bounds(self.read(position, size))
+        self.flip(position + topic_at - 2)
 
     def zero(self, position: int, count: int | None = None) -> None:
         """Zero a range of the log. Without a count it extends to the end of this segment and all later ones."""

@@ -238,6 +238,7 @@ class RunningBroker:
         self.replicas = ReplicaServer(*of_log, ask, other, store_members, lost)
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.replicas.on_recorded = registration.register_soon
+        self.replicas.on_forgotten = self._store_known
         self.maintenance = StoreMaintenance(host, store, state, self._before_removal)
         self.statistics = Statistics(config.cluster)
         figures = Figures(host.clock, store, state, pulls)
@@ -499,11 +500,13 @@ class RunningBroker:
     async def _store_members(self, ruling: Ruling, members: dict[str, str]) -> None:
         await ruling.store_members(members, self.replicas.known())
 
+    def _store_known(self) -> None:
+        if self.ruling is not None:
+            self._tasks.spawn(self.ruling.store_known(self.replicas.known), "broker.known_replicas")
+
     async def _restore_entry(self) -> None:
         """Write this master's entry into a register that has lost it. Raises LocalProtocolError if there is nothing to restore."""
-        known = self.replicas.known()
-        members = {member: known[member] for member in self.replicas.replicas.members}
-        if self.ruling is None or not await self.ruling.restore(members, known):
+        if self.ruling is None or not await self.ruling.restore(self.replicas.members(), self.replicas.known()):
             raise LocalProtocolError(f"{self.address} is the master of broker {self._settings.config.name} already: nothing was changed")
 
     async def open(self) -> None:

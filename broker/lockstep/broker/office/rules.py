@@ -147,7 +147,7 @@ def called_first(entry: Entry, own: Called, answers: Iterable[Called]) -> bool:
 def with_members(entry: Entry, members: Iterable[str], replicas: dict[str, str]) -> Entry:
     """Return the entry of the same term with another set, the master's included, and other known copies."""
     in_sync = tuple(sorted({*members, entry.master}))
-    why = "grown" if len(in_sync) > len(entry.in_sync) else "shrunk"
+    why = entry.why if in_sync == entry.in_sync else "grown" if len(in_sync) > len(entry.in_sync) else "shrunk"
     known = _kept({**replicas, entry.master: entry.replicas[entry.master]}, in_sync)
     return replace(entry, in_sync=in_sync, why=why, replicas=known)
 

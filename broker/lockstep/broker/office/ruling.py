@@ -53,9 +53,10 @@ class Ruling:
             self._members = members
             await self._write_members(known)
 
-    async def _store_again(self, known: dict[str, str]) -> None:
+    async def store_known(self, known: Callable[[], dict[str, str]]) -> None:
+        """Return when the register has the present set with the other copies that `known` returns. Never, as `store_members`."""
         async with self._storing:
-            await self._write_members(known)
+            await self._write_members(known())
 
     async def _write_members(self, known: dict[str, str]) -> None:
         def change(entry: Entry | None) -> Entry | None:
@@ -114,7 +115,7 @@ class Ruling:
         """Write the set anew if the register has an older one: whoever left it could be elected, and lacks what was confirmed since."""
         if {*entry.in_sync} != {*self._members, self.tenure.member}:
             log_limited(log, "error", "register.set_back", why="it has an older set of this term", then="the set is written anew")
-            self._tasks.spawn(self._store_again(entry.replicas), "broker.replica_set")
+            self._tasks.spawn(self.store_known(lambda: entry.replicas), "broker.replica_set")
 
     def _judge(self, entry: Entry | None) -> None:
         """Take note of an entry that was read: whether it is still that of this master."""

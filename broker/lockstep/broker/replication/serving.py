@@ -118,6 +118,8 @@ class ReplicaServer:
         self._timer = Timer(self._loop, self._tick, LATE_MS)
         self.on_recorded: Callable[[], None] = lambda: None
         """Called when `other_addresses` may have changed."""
+        self.on_forgotten: Callable[[], None] = lambda: None
+        """Called when a replica that is not in the set is known no more."""
         self.catch_up_bytes_s = 0
         """Bytes a second that are read for each replica that is behind; 0 does not limit it."""
         self._frame = 0
@@ -430,11 +432,14 @@ class ReplicaServer:
         if any(session.member == member for session in self._sessions.values()):
             raise MessageIllegalError(f"replica {member} follows now: stop it first")
         known = self.replicas.forget(member, self._host.clock.boot_ms())
-        self._changed()
-        if self.copy_identity is None or member not in self.copy_identity.known:
-            return known
+        if self.copy_identity is None or not (known or member in self.copy_identity.known):
+            return False
         self._forgotten.add(member)
+        self._changed()
         await self._save(lambda identity: without(identity, self._forgotten))
+        self._record_replicas()
+        if member not in self.replicas.replicas:
+            self.on_forgotten()
         return True
 
     def standings(self) -> tuple[ReplicaStanding, ...]:
@@ -460,8 +465,12 @@ class ReplicaServer:
         return max((now_ms - replica.heard_ms for replica in self.replicas.counted), default=0)
 
     def known(self) -> dict[str, str]:
-        """Return member id → address of all replicas that this master knows."""
-        return {replica.member: replica.address for replica in self.replicas.replicas.values()}
+        """Return member id → address of all replicas that this master knows, without those that are forgotten as soon as they leave."""
+        return {replica.member: replica.address for replica in self.replicas.replicas.values() if replica.member not in self._forgotten}
+
+    def members(self) -> dict[str, str]:
+        """Return member id → address of the stored set, without this master."""
+        return {member: self.replicas.replicas[member].address for member in self.replicas.members}
 
     def check_successor(self, member: str) -> None:
         """Raise LocalProtocolError or ServiceNotAvailableError unless this master can hand over to the member; empty for any of the set."""

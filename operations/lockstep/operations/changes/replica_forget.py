@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from lockstep.operations.admin_client import AdminClient, by_name
+from lockstep.operations.admin_client import AdminClient, by_name, gather_results
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
@@ -55,19 +55,38 @@ class ReplicaForget(Operation):
             if not self.yes:
                 admin.reporter.note(effect)
                 raise OperationError(f"nothing was changed: to do it, run `{self.command_line} --yes`")
-            await self._forget(admin, master)
+            await self._forget(admin, master, replica.address)
             found = {"broker": self.broker, "member": self.member, "address": replica.address, "forgotten": True}
             return ChangeOutcome([f"broker {self.broker} has forgotten the {named}"], found)
 
         return Plan([effect], carry_out, (self.broker, self.member))
 
-    async def _forget(self, admin: AdminClient, master: BrokerAddress) -> None:
-        """Return when the master does not list the replica. One that has just ended is still in the set, which it leaves first."""
+    async def _forget(self, admin: AdminClient, master: BrokerAddress, address: str) -> None:
+        """Return when nobody names the replica any more. One that has just ended is still in the set, which it leaves first."""
         await admin.forget_replica(master, self.member)
         for _ in range(TRIES):
-            if all(each.member != self.member for each in (await admin.copy_status(master.address)).replicas):
+            names_it = await self._who_names(admin, master, address)
+            if names_it is None:
                 return
             await asyncio.sleep(STEP_S)
         raise OperationError(
-            f"broker {self.broker} still lists the replica {self.member}: see `lockstep replica ls --broker {self.broker}`"
+            f"{names_it} still names the replica {self.member} at {address}: see `lockstep replica ls --broker {self.broker}`"
         )
+
+    async def _who_names(self, admin: AdminClient, master: BrokerAddress, address: str) -> str | None:
+        """Return who sends others to the replica, None if nobody does. A nameserver or a copy that does not answer is passed over."""
+        status = await admin.copy_status(master.address)
+        if any(each.member == self.member for each in status.replicas):
+            return f"the master of broker {self.broker}"
+        if status.register is not None and self.member in status.register.replicas:
+            return f"the register {status.register.address}"
+        in_set = {each.address: admin.copy_status(each.address) for each in status.replicas if each.in_set and each.connected}
+        for copy, answer in (await gather_results(in_set)).values.items():
+            if self.member in answer.known:
+                return f"the copy at {copy}"
+        if all(each.address != address for each in status.replicas):
+            asked = {nameserver: admin.brokers_at(nameserver) for nameserver in admin.nameservers}
+            for nameserver, brokers in (await gather_results(asked)).values.items():
+                if self.broker in (known := by_name(brokers)) and address in (known[self.broker].replicas or ()):
+                    return f"nameserver {nameserver}"
+        return None

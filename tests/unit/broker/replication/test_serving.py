@@ -48,9 +48,15 @@ class Master:
             SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: self.now_ms)),
             Tasks(self.failures.append),
             SimpleNamespace(change_directory=change_directory, writer=writer, now_ms=lambda: 0, **store),
-            SimpleNamespace(record_replicas=lambda _: None, coordination=SimpleNamespace(state=SimpleNamespace(term=5))),
+            SimpleNamespace(record_replicas=self.record, coordination=SimpleNamespace(state=SimpleNamespace(term=5))),
         )
+        self.recorded: dict[str, str] = {}
+        """What the log has of the copies."""
         self.server = ReplicaServer(*parts, lambda: "here", CopyIdentity("m", Role.MASTER, {"a": "there"}, {"a": "there"}), ask)
+
+    def record(self, known: dict[str, str]) -> bool:
+        changed, self.recorded = known != self.recorded, known
+        return changed
 
     async def ticks(self, pause_ms: int) -> None:
         """Let time pass since the last tick, and then some, with ticks: the member is lost."""
@@ -144,6 +150,24 @@ async def test_replica_with_another_id_replaces_the_member_that_it_was_also_in_t
     await master.ticks(50)
     assert master.saved == [{}]
     assert [each.member for each in master.server.standings()] == ["b"]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_forgotten_replica_is_neither_listed_nor_recorded_also_if_it_was_joining_the_set(joins: bool) -> None:
+    master = Master()
+    endpoint: Any = SimpleNamespace(id=1, peer="p", on_close=[])
+    master.server._connect(endpoint, ReplicaFollowHeader("broker-a", "c", "store", "b", "elsewhere", 7, 7, "1"), 7)
+    assert master.recorded == {"a": "there", "b": "elsewhere", "m": "here"}
+    if joins:
+        master.server.ack(cast(Any, SimpleNamespace(endpoint=endpoint, header=ReplicaAckHeader(7, 7, 7, 0))))
+    master.server._closed(endpoint, "it ended")
+    assert await master.server.forget("b")
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert any("b" in members for members in master.saved) is joins
+    assert [each.member for each in master.server.standings()] == ["a"]
+    assert master.recorded == {"a": "there", "m": "here"}
+    assert not await master.server.forget("b")
 
 
 async def test_connection_of_a_replica_that_another_one_of_it_replaces_is_cut_so_that_it_does_not_wait_there() -> None:
