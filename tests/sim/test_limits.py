@@ -8,7 +8,7 @@ from sweep.faults import every_fault
 from sweep.run import Run
 from sweep.worlds import draw
 
-OWN_TASKS = 10
+OWN_TASKS = 11
 """The tasks of a broker without clients: leases, registration, flushing, snapshots, retention, scrub, delays, timers, check-back, dropped
 keys and statistics."""
 

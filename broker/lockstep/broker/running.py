@@ -239,6 +239,7 @@ class RunningBroker:
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.replicas.on_recorded = registration.register_soon
         self.replicas.on_forgotten = self._store_known
+        self.timer_bytes = RoomBytes(store, TIMER_TOPIC, state.timers, lambda: self._timer_bytes_max(self._settings.config))
         self.maintenance = StoreMaintenance(host, store, state, self._before_removal)
         self.statistics = Statistics(config.cluster)
         figures = Figures(host.clock, store, state, pulls)
@@ -281,6 +282,7 @@ class RunningBroker:
             self.replica_status,
             self.timers,
             lambda: self._settings.config.timer_pending_max,
+            self.timer_bytes,
             lambda: (self.ends.committed_count, self.ends.rolled_back_count, self.checks.asked_count),
             self.checks.expired_count,
         )
@@ -299,7 +301,6 @@ class RunningBroker:
         self.checks = CheckBack(host, store, state.transactions, connections, self._check_terms, group_topics.deleted_since)
         self.ends = EndTransactionProcessor(store, state.transactions, self.home, self.checks.ask_soon)
         rooms = state.timers, state.transactions, waiting_limits(config)
-        self.timer_bytes = RoomBytes(store, TIMER_TOPIC, state.timers, lambda: self._timer_bytes_max(self._settings.config))
         self.frames = frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas, *rooms, self.timer_bytes)
         groups = GroupChangesProcessor(coordination)
         changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store, state.transactions.__len__)
@@ -528,7 +529,7 @@ class RunningBroker:
         self._deliveries.append(self._tasks.spawn(self.delays.run(), "broker.delays"))
         self._deliveries.append(self._tasks.spawn(self.timers.run(), "broker.timers"))
         self._deliveries.append(self._tasks.spawn(self.checks.run(), "broker.transactions"))
-        self._deliveries.append(self._tasks.spawn(self.timer_bytes.run(), "broker.timer bytes"))
+        self._deliveries.append(self._tasks.spawn(self.timer_bytes.run(), "broker.timer_bytes"))
         self._tasks.spawn(self.statistics.run(self.store, self.pulls, self.failed, clock), "broker.statistics")
         self.is_open = True
 

@@ -450,7 +450,7 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
     async def expired() -> int:
         return 0
 
-    measured = lambda: status, None, int, lambda: (0, 0, 0), expired
+    measured = lambda: status, None, int, None, lambda: (0, 0, 0), expired
     metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()), *measured)  # type: ignore[arg-type]
     for part in ("_log", "_waiting", "_halves"):
         monkeypatch.setattr(BrokerMetrics, part, lambda self, *figures: None)

@@ -7,6 +7,7 @@ show` reports those.
 from collections.abc import Awaitable, Callable, Sequence
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.delivery.room_bytes import RoomBytes
 from lockstep.broker.delivery.timer_delivery import TimerDelivery
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.figures.replica_metrics import add_replicas
@@ -15,6 +16,7 @@ from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
+from lockstep.broker.tables.timer_table import PendingTimer
 from lockstep.broker.tables.topic_table import NAMES_MAX
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, ReplicaStatus, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX, TIMER_TOPIC
@@ -39,6 +41,7 @@ class BrokerMetrics:
         copies: Callable[[], ReplicaStatus],
         timers: TimerDelivery,
         timers_max: Callable[[], int],
+        timer_bytes: RoomBytes[PendingTimer],
         transactions: Callable[[], tuple[int, int, int]],
         expired: Callable[[], Awaitable[int]],
     ) -> None:
@@ -48,6 +51,7 @@ class BrokerMetrics:
         self._transactions = transactions
         self._timers = timers
         self._timers_max = timers_max
+        self._timer_bytes = timer_bytes
         self._audit = audit
         self._copies = copies
         self._quotas = quotas
@@ -131,6 +135,9 @@ class BrokerMetrics:
         pending, deferred = len(self._state.timers), sum(self._timers.deferred_counts.values())
         families.gauge("rocketmq_timing_messages", "Messages that wait for a delay of any length.", rows=[((), pending)])
         families.gauge("lockstep_timers_limit", "The maximum number of such messages.", rows=[((), self._timers_max())])
+        text = "The bytes of the log that such messages may take up to now; exact within a minute if they are more than half of the limit."
+        families.gauge("lockstep_timers_bytes", text, rows=[((), self._timer_bytes.bytes)])
+        families.gauge("lockstep_timers_bytes_limit", "The maximum number of such bytes.", rows=[((), self._timer_bytes.limit)])
         families.gauge("lockstep_timers_deferred", "Such messages that are due and can't be delivered now.", rows=[((), deferred)])
         stored = self._store.end_offset(TIMER_TOPIC, 0)
         families.counter("rocketmq_timer_enqueue", "Such messages ever stored, again before retention too.", rows=[((), stored)])
