@@ -21,6 +21,7 @@ from lockstep.client import (
     MessageExt,
     Producer,
     PushConsumer,
+    TooLateToRecallError,
 )
 from lockstep.client.config import NameserverAddresses
 from lockstep.protocol.object_text import text_of
@@ -34,6 +35,8 @@ log = get_logger("taskiq")
 
 DELAY, SHARDING_KEY, RETRIES, RETRY_ON_ERROR = "delay", "sharding_key", "_retries", "retry_on_error"
 """The labels that `kick` reads. The last two are those of Taskiq's retry middlewares: RETRIES is set in what they send."""
+HANDLES_MAX = 100_000
+"""Delayed tasks that `cancel` knows: the last ones that were sent."""
 RETRY_SOON = 1
 """The delay level of a message that this worker gives back: a second."""
 
@@ -137,6 +140,8 @@ class LockstepBroker(AsyncBroker):
         """Deliveries that Taskiq has not asked for yet; None: the consumer has ended."""
         self._open: dict[_Delivery, None] = {}
         self._tasks = Tasks()
+        self._handles: dict[str, str] = {}
+        """Task id → recall handle, of delayed tasks."""
         self._starting: asyncio.Task[PushConsumer] | None = None
 
     async def startup(self) -> None:
@@ -172,7 +177,37 @@ class LockstepBroker(AsyncBroker):
         """
         key = message.labels.get(SHARDING_KEY)
         sent = Message(self.topic, message.message, keys=message.task_id, sharding_key=None if key is None else str(key))
-        await self.producer.send(sent, delay=self._delay_of(message))
+        result = await self.producer.send(sent, delay=self._delay_of(message))
+        self._handles.pop(message.task_id, None)
+        if result.recall_handle:
+            self._handles[message.task_id] = result.recall_handle
+            if len(self._handles) > HANDLES_MAX:
+                del self._handles[next(iter(self._handles))]
+
+    def recall_handle(self, task_id: str) -> str | None:
+        """Return what takes back a delayed task that this object has sent, by `producer.recall` in any process.
+
+        None if it has not sent the task, has sent it without a delay, or has sent 100,000 delayed ones since.
+        """
+        return self._handles.get(task_id)
+
+    async def cancel(self, task_id: str) -> bool:
+        """Take back a delayed task. Return whether it will not run; False: a worker has got it, or will.
+
+        Raises:
+            LocalProtocolError: `recall_handle` is None for the task.
+            TransportError: The broker at which the task waits was not reached in time. It may have been taken back: try again.
+        """
+        handle = self.recall_handle(task_id)
+        if handle is None:
+            task = task_id[:80]
+            any_task = f"`lockstep timer recall --key {task}` takes back any delayed task"
+            raise LocalProtocolError(f"task {task} was not sent with a delay by this object: {any_task}")
+        try:
+            await self.producer.recall(handle)
+        except TooLateToRecallError:
+            return False
+        return True
 
     def _delay_of(self, message: BrokerMessage) -> timedelta | None:
         """Return the delay that the label `delay` asks for, in whole milliseconds and rounded up; None without one."""
