@@ -188,6 +188,15 @@ async def test_message_that_names_another_client_than_its_connection_is_not_stor
     await machine.stop()
 
 
+async def test_half_message_to_a_topic_of_retries_is_refused() -> None:
+    machine = await TimerMachine().start()
+    machine.create_topic("%RETRY%g")
+    response, _ = await machine.send_halves(b"m", topic="%RETRY%g")
+    assert (response.code, response.remark) == (ResponseCode.MESSAGE_ILLEGAL, "a message of a transaction goes to no topic of retries")
+    assert len(machine.state.transactions) == 0
+    await machine.stop()
+
+
 @pytest.mark.parametrize("restarts", RESTARTS)
 async def test_more_open_half_messages_than_the_limit_are_refused_until_others_have_ended(restarts: str) -> None:
     machine = TimerMachine()

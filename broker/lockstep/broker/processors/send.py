@@ -21,7 +21,7 @@ from lockstep.protocol.messages.properties import LS_SEQ
 from lockstep.protocol.messages.record import record_bounds
 from lockstep.protocol.messages.rooms import half_properties, home_properties
 from lockstep.protocol.messages.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
-from lockstep.protocol.names import HALF_TOPIC, TIMER_TOPIC, check_group
+from lockstep.protocol.names import HALF_TOPIC, RETRY_PREFIX, TIMER_TOPIC, check_group
 from lockstep.protocol.native import kernels
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
@@ -132,6 +132,8 @@ class SendProcessor:
             return Room(home, self._frames.limits.wait_max_ms)
         if header.room != HALF_TOPIC:
             raise MessageIllegalError(f"{header.room!r} is no room for messages that wait: expected {', '.join(sorted(ROOMS))}")
+        if header.topic.startswith(RETRY_PREFIX):
+            raise MessageIllegalError("a message of a transaction goes to no topic of retries")
         try:
             check_group(header.producer_group or "")
         except LocalProtocolError as error:
