@@ -599,6 +599,7 @@ class RunningBroker:
             topics_deleted_max=TOMBSTONES_MAX,
             disk_refusal=disk.refusal,
             deferred_timers=self.timers.undelivered(),
+            held_log="; ".join(carry.refusal for carry in self.carries if carry.refusal) or None,
             delayed_messages=self.delays.pending_count() + len(self.state.timers) + len(self.state.transactions),
         )
 

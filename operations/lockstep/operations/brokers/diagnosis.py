@@ -100,6 +100,7 @@ def check_broker(
         _descriptors(where, status),
         _damage(where, status),
         _deletions(where, status),
+        _held_log(where, status),
         *_timers(where, status),
         *_registrations(where, status),
     ]
@@ -172,6 +173,13 @@ def _deletions(where: str, status: BrokerStatus) -> Finding:
     problem = f"it remembers {count} deleted topics; from {limit} on, topics with new names can't be created"
     step = "use the same names again, or see `lockstep topic forget-deleted` (docs/operations.md, Limits of topics)"
     return Finding("deleted topics", where, problem, step)
+
+
+def _held_log(where: str, status: BrokerStatus) -> Finding:
+    if status.held_log is None:
+        return Finding("old files removed", where)
+    problem = f"old files of its log are not removed: {status.held_log}"
+    return Finding("old files removed", where, problem, "free some space: it tries again every 10 s (`waiting.not_carried` in its log)")
 
 
 def _timers(where: str, status: BrokerStatus) -> Iterable[Finding]:

@@ -66,6 +66,8 @@ class BrokerStatus:
     deferred_timers: dict[str, int] = field(default_factory=dict)
     """Topic → messages that waited for a delay or a time of day, are due, and can't be delivered now; under "" those that can't be read.
     The 100 topics with the most, of those that the user may see."""
+    held_log: str | None = None
+    """Why old files of the log are not removed: messages that wait can't be stored again."""
 
 
 @dataclass(frozen=True, slots=True)

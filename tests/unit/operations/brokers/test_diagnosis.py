@@ -58,7 +58,7 @@ def problems_of_broker(
 def test_healthy_broker_has_no_problem_and_all_checks_are_listed() -> None:
     assert problems_of_broker(STATUS) == []
     checks = {finding.check for finding in diagnosis.check_broker(A, STATUS, "", NOW, 0, 1)}
-    of_store = {"store writable", "store whole", "file descriptors", "deleted topics", "timers delivered"}
+    of_store = {"store writable", "store whole", "file descriptors", "deleted topics", "old files removed", "timers delivered"}
     assert checks == {"broker reached", "clock", *of_store, "broker registered"}
 
 
@@ -77,6 +77,12 @@ def test_messages_that_are_due_and_cannot_be_delivered_are_a_problem_of_each_top
         "40 messages to topic orders are due and can't be delivered now: they are tried again each second",
     ]
     assert ["timer.unreadable" in found[0].step, "lockstep timer ls bills" in found[1].step] == [True, True]
+
+
+def test_log_that_messages_hold_is_a_problem() -> None:
+    status = replace(STATUS, held_log="2 messages that wait can't be stored again: the disk is full")
+    words = "old files of its log are not removed: 2 messages that wait can't be stored again: the disk is full"
+    assert problems_of_broker(status) == [("old files removed", words)]
 
 
 @pytest.mark.parametrize(("count", "limit", "problem"), [(0, 65_536, False), (32_767, 65_536, False), (32_768, 65_536, True)])
